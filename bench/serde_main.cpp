@@ -6,7 +6,7 @@
 // order of page_head. One thread; medians of rounds that have every measurement once.
 
 #include "backends/serde/object_codec.hpp"
-#include "examples/llama/checkpoint.hpp"
+#include "base/try.hpp"
 #include "examples/llama/transformer.hpp"
 
 #include <nlohmann/json.hpp>
@@ -56,23 +56,15 @@ std::vector<token_id> tokens_of(const std::string& text, uint32_t vocabulary) {
 /// @returns the pool's memory, laid out as layer_first, with page 0 for padding
 result<std::vector<uint64_t>> compute_kv(const char* folder, const std::string& text,
                                          pool_shape& shape) {
-  auto config = llama::read_model_config(folder);
-  if (!config)
-    return tl::unexpected{config.error()};
-  auto files = llama::checkpoint::open(folder);
-  if (!files)
-    return tl::unexpected{files.error()};
-  auto weights = llama::load_weights(*config, *files, 0, 1);
-  if (!weights)
-    return tl::unexpected{weights.error()};
-  shape = shape_of(*config);
+  const auto config = HICACHE_TRY(llama::read_model_config(folder));
+  auto weights = HICACHE_TRY(llama::load_weights(config, folder, 0, 1));
+  shape = shape_of(config);
   const auto geometry = pool_geometry{shape, host_layout::layer_first, pages + 1};
   auto memory = std::vector<uint64_t>(geometry.total_bytes() / sizeof(uint64_t) + 1);
   const auto layers = device_layers::of(geometry, std::bit_cast<uint64_t>(memory.data()));
   auto model = llama::transformer{
-    *config, std::move(*weights), layers, llama::number_format::bf16, llama::make_cpu_processor(),
-    {}};
-  const auto tokens = tokens_of(text, config->vocabulary);
+    config, std::move(weights), layers, element_type::bf16, llama::make_cpu_processor(), {}};
+  const auto tokens = tokens_of(text, config.vocabulary);
   auto numbers = std::vector<page_index>{};
   for (auto page = page_index{1}; page <= pages; ++page)
     numbers.push_back(page);
@@ -80,8 +72,7 @@ result<std::vector<uint64_t>> compute_kv(const char* folder, const std::string& 
   for (auto first = size_t{0}; first < tokens.size(); first += step) {
     const auto count = std::min(step, tokens.size() - first);
     const auto part = llama::slice{std::span{tokens}.subspan(first, count), first, numbers};
-    if (auto computed = model.compute(std::span{&part, 1}); !computed)
-      return tl::unexpected{computed.error()};
+    HICACHE_TRY(model.compute(std::span{&part, 1}));
   }
   return memory;
 }

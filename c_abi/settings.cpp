@@ -1,6 +1,8 @@
 #include "c_abi/settings.hpp"
 
+#include "base/json_fields.hpp"
 #include "base/limits.hpp"
+#include "base/names.hpp"
 #include "base/try.hpp"
 #include "rpc/endpoint.hpp"
 
@@ -8,9 +10,12 @@
 
 #include <sys/un.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace hicache {
 
@@ -29,19 +34,9 @@ tl::unexpected<error> wrong(const std::string& key, const std::string& expected)
   return fail(ec::invalid_argument, "configuration: \"" + key + "\": expected " + expected);
 }
 
-result<void> read_text(const std::string& key, const nlohmann::json& value, std::string& text) {
-  if (!value.is_string())
-    return wrong(key, "a text");
-  text = value.get<std::string>();
-  return {};
-}
-
-result<uint64_t> read_number(const std::string& key, const nlohmann::json& value, uint64_t least,
-                             uint64_t most) {
-  if (!value.is_number_unsigned() || value.get<uint64_t>() < least || value.get<uint64_t>() > most)
-    return wrong(key, "a number from " + std::to_string(least) + " to " + std::to_string(most));
-  return value.get<uint64_t>();
-}
+constexpr auto known_keys
+  = std::to_array<std::string_view>({"socket", "address", "tls_cert", "tls_key", "tls_ca",
+                                     "namespace", "tenant", "threads", "calls", "lease_ms"});
 
 /// The settings that locate the node.
 struct place_settings {
@@ -49,42 +44,26 @@ struct place_settings {
   std::optional<std::string> address;
 };
 
-result<void> read_entry(const std::string& key, const nlohmann::json& value,
-                        client_settings& settings, place_settings& place) {
-  if (key == "socket")
-    return read_text(key, value, place.socket.emplace());
-  if (key == "address")
-    return read_text(key, value, place.address.emplace());
-  if (key == "tls_cert")
-    return read_text(key, value, settings.tls.certificate);
-  if (key == "tls_key")
-    return read_text(key, value, settings.tls.key);
-  if (key == "tls_ca")
-    return read_text(key, value, settings.tls.ca);
-  if (key == "namespace")
-    return read_text(key, value, settings.pages_namespace);
-  if (key == "tenant")
-    return read_text(key, value, settings.tenant);
-  auto number = result<uint64_t>{};
-  if (key == "threads") {
-    number = read_number(key, value, 1, limits::node_client_requests);
-    settings.threads = number.value_or(0);
-  } else if (key == "calls") {
-    number = read_number(key, value, 1, most_calls);
-    settings.calls = number.value_or(0);
-  } else if (key == "lease_ms") {
-    const auto longest = std::chrono::milliseconds{limits::node_lease_time}.count();
-    number = read_number(key, value, 1, static_cast<uint64_t>(longest));
-    settings.lease = std::chrono::milliseconds{number.value_or(0)};
-  } else {
-    return fail(ec::invalid_argument, "configuration: \"" + key
-                                        + "\" is not known; expected socket, address, tls_cert, "
-                                          "tls_key, tls_ca, namespace, tenant, "
-                                          "threads, calls or lease_ms");
-  }
-  if (!number)
-    return tl::unexpected{number.error()};
-  return {};
+result<void> read_fields(const nlohmann::json& object, client_settings& settings,
+                         place_settings& place) {
+  for (const auto& [key, value] : object.items())
+    if (std::ranges::find(known_keys, key) == known_keys.end())
+      return fail(ec::invalid_argument, "configuration: \"" + key + "\" is not known; expected "
+                                          + alternatives(known_keys));
+  auto fields = json_fields{object};
+  if (fields.has("socket"))
+    place.socket = fields.text("socket");
+  if (fields.has("address"))
+    place.address = fields.text("address");
+  settings.tls = {fields.text("tls_cert"), fields.text("tls_key"), fields.text("tls_ca")};
+  settings.pages_namespace = fields.text("namespace");
+  settings.tenant = fields.text("tenant");
+  settings.threads
+    = fields.number<size_t>("threads", 1, limits::node_client_requests, settings.threads);
+  settings.calls = fields.number<size_t>("calls", 1, most_calls, settings.calls);
+  const auto longest = std::chrono::milliseconds{limits::node_lease_time}.count();
+  settings.lease = std::chrono::milliseconds{fields.number<int64_t>("lease_ms", 1, longest, 0)};
+  return fields.finish("configuration: ");
 }
 
 /// Rewords an error about TLS flags in terms of configuration keys.
@@ -142,8 +121,7 @@ result<client_settings> read_settings(std::string_view json) {
       R"(configuration: expected a JSON object such as {"socket": "/run/hicache/node", "namespace": "model"})");
   auto settings = client_settings{};
   auto place = place_settings{};
-  for (const auto& [key, value] : parsed->items())
-    HICACHE_TRY(read_entry(key, value, settings, place));
+  HICACHE_TRY(read_fields(*parsed, settings, place));
   HICACHE_TRY(choose_node(place, settings));
   if (settings.pages_namespace.empty())
     return wrong("namespace", "a text that says whose pages these are: model, dtype, layout, rank");

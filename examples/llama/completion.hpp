@@ -2,8 +2,9 @@
 
 #include "hicache/ids.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -81,22 +82,17 @@ struct completion_output {
 
 /// What rank 0 tells all ranks at the start of a turn.
 struct turn_input {
-  std::vector<completion_request> added;
-  std::vector<completion_id> aborted;
+  std::vector<completion_request> added{};
+  std::vector<completion_id> aborted{};
   std::vector<handoff_event> handoffs{};
   bool is_last = false;
-
-  bool is_empty() const noexcept {
-    return added.empty() && aborted.empty() && handoffs.empty() && !is_last;
-  }
 };
 
-/// A message for peers::broadcast.
-/// @relates turn_input
-std::vector<std::byte> encode(const turn_input& input);
-
-/// @pre bytes come from `encode`
-/// @relates turn_input
-turn_input decode(const std::vector<std::byte>& bytes);
+// As messages for peers::broadcast.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(completion_request, id, prompt, max_tokens, priority,
+                                   ignores_end, salt, session, ends_session, prefill,
+                                   receiver_ranks, receiver_pages)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(handoff_event, id, attempt, message)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(turn_input, added, aborted, handoffs, is_last)
 
 } // namespace llama

@@ -1,29 +1,39 @@
 #include "examples/llama/completions_server.hpp"
 
+#include "base/json_fields.hpp"
+#include "base/names.hpp"
 #include "base/try.hpp"
-#include "examples/llama/json_fields.hpp"
 #include "hicache/handoff.hpp"
+#include "runtime/completions_api.hpp"
 #include "runtime/http_listener.hpp"
+
+#include <caf/scoped_actor.hpp>
+#include <caf/send.hpp>
 
 #include <prometheus/counter.h>
 #include <prometheus/histogram.h>
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <ctime>
-#include <deque>
-#include <mutex>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 namespace llama {
 
+using namespace hicache;
+
 namespace {
 
 using nlohmann::json;
+using request = httplib::Request;
+using response = httplib::Response;
 using steady = std::chrono::steady_clock;
 
 /// Completions served side by side; others wait for their turn.
@@ -46,49 +56,44 @@ constexpr auto body_bytes_max = size_t{16} << 20;
 /// Each may take as long as a timeout.
 constexpr auto prefill_instances_max = size_t{8};
 
-/// The parts of a completion on their way from the engine to the thread of its client, which makes
-/// the queue.
-class output_queue {
-public:
-  explicit output_queue(const std::atomic<bool>& is_stopping) : is_stopping_(is_stopping) {}
+/// In the order of finish_reason.
+constexpr auto finish_names
+  = std::to_array<std::string_view>({"", "stop", "length", "abort", "failed"});
 
-  void push(const completion_output& output) {
-    {
-      const auto lock = std::scoped_lock{mutex_};
-      parts_.push_back(output);
-    }
-    changed_.notify_one();
+/// Where the thread of a client gets the parts of its completion from the engine.
+class client_mailbox {
+public:
+  client_mailbox(caf::actor_system& system, const std::function<bool()>& is_stopping)
+    : is_stopping_(is_stopping), self_(system) {}
+
+  caf::actor address() const { return caf::actor_cast<caf::actor>(self_); }
+
+  /// @returns whether there is a part
+  bool wait_for(std::chrono::milliseconds time) {
+    if (!next_)
+      self_->receive([this](const completion_output& part) { next_ = part; },
+                     caf::after(time) >> [] {});
+    return next_.has_value();
   }
 
   /// The next part; an aborted one if the client has gone.
   completion_output pop() {
     const auto since = steady::now();
     // A stopping engine may wait for a rank that has died.
-    while (is_wanted() && !(is_stopping_ && steady::now() - since > stop_patience))
-      if (wait_for(client_pause)) {
-        const auto lock = std::scoped_lock{mutex_};
-        auto first = std::move(parts_.front());
-        parts_.pop_front();
-        return first;
-      }
-    return {0, {}, finish_reason::aborted, 0, {}};
+    while (is_wanted() && !(is_stopping_() && steady::now() - since > stop_patience))
+      if (wait_for(client_pause))
+        return *std::exchange(next_, std::nullopt);
+    return {.finish = finish_reason::aborted};
   }
 
   /// Whether the client is still there. A server that stops shuts its connections down itself.
-  bool is_wanted() const { return is_stopping_ || !hicache::has_hung_up(client_); }
-
-  /// @returns whether there is a part
-  bool wait_for(std::chrono::milliseconds time) {
-    auto lock = std::unique_lock{mutex_};
-    return changed_.wait_for(lock, time, [this] { return !parts_.empty(); });
-  }
+  bool is_wanted() const { return is_stopping_() || !has_hung_up(client_); }
 
 private:
-  const std::atomic<bool>& is_stopping_;
-  const socket_t client_ = hicache::http_listener::client();
-  std::mutex mutex_; // Guards the parts.
-  std::condition_variable changed_;
-  std::deque<completion_output> parts_;
+  const std::function<bool()>& is_stopping_;
+  const socket_t client_ = http_listener::client();
+  caf::scoped_actor self_;
+  std::optional<completion_output> next_;
 };
 
 /// What a client asked for.
@@ -99,7 +104,7 @@ struct client_request {
 };
 
 /// Tokens below 256 are bytes. JSON has no others but UTF-8, so those that are none are replaced.
-std::string text_of(const std::vector<hicache::token_id>& tokens) {
+std::string text_of(const std::vector<token_id>& tokens) {
   auto text = std::string{};
   for (const auto token : tokens)
     if (token < 256)
@@ -109,34 +114,10 @@ std::string text_of(const std::vector<hicache::token_id>& tokens) {
   return text;
 }
 
-std::string to_text(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-const char* name_of(finish_reason why) {
-  switch (why) {
-    case finish_reason::stop:
-      return "stop";
-    case finish_reason::length:
-      return "length";
-    default:
-      return "abort";
-  }
-}
-
 // -- parsing ------------------------------------------------------------------------
 
-std::vector<hicache::token_id> read_prompt(json_fields& fields, const server_options& options) {
-  const auto prompt = fields.field("prompt");
-  auto tokens = std::vector<hicache::token_id>{};
-  if (prompt.is_string())
-    for (const auto byte : prompt.get_ref<const std::string&>())
-      tokens.push_back(static_cast<uint8_t>(byte));
-  else if (prompt.is_array())
-    for (const auto& each : prompt)
-      tokens.push_back(each.is_number_unsigned() && each.get<uint64_t>() < options.vocabulary
-                         ? each.get<hicache::token_id>()
-                         : UINT32_MAX);
+std::vector<token_id> read_prompt(json_fields& fields, const server_options& options) {
+  auto tokens = prompt_tokens(fields.field("prompt"));
   if (tokens.empty())
     fields.complain("prompt", "expected a text, or a list of tokens, not empty");
   if (std::ranges::any_of(tokens, [&](auto token) { return token >= options.vocabulary; }))
@@ -163,44 +144,42 @@ void refuse_unsupported(json_fields& fields) {
 
 /// The prefill instances to ask. Other instances than those that decode ask none.
 std::vector<std::string> read_prefill(json_fields& fields, const server_options& options) {
-  const auto named = fields.field("prefill");
-  auto list = std::vector<std::string>{};
   if (options.role != "decode")
-    return list;
+    return {};
+  const auto named = fields.field("prefill");
   if (named.is_null())
     return options.prefill;
-  for (const auto& each : named)
-    if (each.is_string())
-      list.push_back(each);
-  if (!named.is_array() || list.size() != named.size() || list.size() > prefill_instances_max)
-    fields.complain("prefill", "expected a list of at most " + std::to_string(prefill_instances_max)
-                                 + " HOST:PORT");
-  return list;
+  if (named.is_array() && named.size() <= prefill_instances_max
+      && std::all_of(named.begin(), named.end(), [](const json& x) { return x.is_string(); }))
+    return named.get<std::vector<std::string>>();
+  fields.complain("prefill", "expected a list of at most " + std::to_string(prefill_instances_max)
+                               + " HOST:PORT");
+  return {};
 }
 
 result<client_request> parse_request(const std::string& text, const server_options& options) {
   const auto body = json::parse(text, nullptr, false);
   if (!body.is_object())
     return fail(ec::invalid_argument, "expected a JSON object");
-  auto complaint = std::string{};
-  auto fields = json_fields{body, complaint};
+  auto fields = json_fields{body};
   refuse_unsupported(fields);
   auto wanted = client_request{};
   auto& completion = wanted.completion;
   completion.prompt = read_prompt(fields, options);
-  completion.max_tokens = fields.number<uint64_t>("max_tokens", 1, INT32_MAX).value_or(16);
-  completion.priority = fields.number<int32_t>("priority", INT32_MIN, INT32_MAX).value_or(0);
+  completion.max_tokens = fields.number<uint64_t>("max_tokens", 1, INT32_MAX, 16);
+  completion.priority = fields.number<int32_t>("priority", INT32_MIN, INT32_MAX, 0);
   completion.ignores_end = fields.flag("ignore_eos");
-  completion.session = fields.number<hicache::session_id>("session", 1, INT64_MAX).value_or(0);
+  completion.session = fields.number<session_id>("session", 1, INT64_MAX, 0);
   completion.ends_session = fields.flag("ends_session");
   completion.salt = fields.text("cache_salt");
   completion.prefill = read_prefill(fields, options);
+  completion.receiver_ranks = fields.number<uint32_t>("receiver_ranks", 1, INT32_MAX, 0);
+  completion.receiver_pages = fields.number<uint64_t>("receiver_pages", 0, INT32_MAX, 0);
   wanted.streams = fields.flag("stream");
   const auto stream_options = fields.field("stream_options");
   if (stream_options.is_object())
-    wanted.streams_usage = json_fields{stream_options, complaint}.flag("include_usage");
-  if (!complaint.empty())
-    return fail(ec::invalid_argument, complaint);
+    wanted.streams_usage = json_fields{stream_options, fields}.flag("include_usage");
+  HICACHE_TRY(fields.finish());
   return wanted;
 }
 
@@ -210,76 +189,62 @@ result<client_request> parse_request(const std::string& text, const server_optio
 class answer_writer {
 public:
   answer_writer(const server_options& options, const client_request& wanted)
-    : model_(options.model), id_("cmpl-" + std::to_string(wanted.completion.id)),
-      prompt_tokens_(wanted.completion.prompt.size()), created_(std::time(nullptr)) {}
+    : frame_{{"id", "cmpl-" + std::to_string(wanted.completion.id)},
+             {"object", "text_completion"},
+             {"created", std::time(nullptr)},
+             {"model", options.model}},
+      prompt_tokens_(wanted.completion.prompt.size()) {}
 
   void note(const completion_output& output) {
     tokens_.insert(tokens_.end(), output.tokens.begin(), output.tokens.end());
     cached_tokens_ = output.cached_tokens;
-    handed_tokens_ = std::max(handed_tokens_, output.handed_tokens);
+    handed_tokens_ = output.handed_tokens;
   }
+
+  /// A part of the completion.
+  json part(const completion_output& output) const {
+    return answer(json::array({choice(output.tokens, output.finish)}));
+  }
+
+  /// What it used, after its last part.
+  json usage() const { return with_usage(answer(json::array())); }
 
   /// The whole completion.
   json whole(finish_reason why) const {
-    auto answer = frame(choice(tokens_, why));
-    answer["usage"] = usage();
-    return answer;
-  }
-
-  /// A part of it, as an event.
-  std::string event(const completion_output& output) const {
-    return "data: " + to_text(frame(choice(output.tokens, output.finish))) + "\n\n";
-  }
-
-  std::string usage_event() const {
-    auto answer = frame(json::array());
-    answer["usage"] = usage();
-    return "data: " + to_text(answer) + "\n\n";
+    return with_usage(answer(json::array({choice(tokens_, why)})));
   }
 
 private:
-  static json choice(const std::vector<hicache::token_id>& tokens, finish_reason why) {
-    return json::array(
-      {{{"index", 0},
-        {"text", text_of(tokens)},
-        {"token_ids", tokens},
-        {"logprobs", nullptr},
-        {"finish_reason", why == finish_reason::none ? json{} : json(name_of(why))}}});
+  static json choice(const std::vector<token_id>& tokens, finish_reason why) {
+    return {
+      {"index", 0},
+      {"text", text_of(tokens)},
+      {"token_ids", tokens},
+      {"logprobs", nullptr},
+      {"finish_reason", why == finish_reason::none ? json{} : json(name_of(finish_names, why))}};
   }
 
-  json frame(json choices) const {
-    return {{"id", id_},
-            {"object", "text_completion"},
-            {"created", created_},
-            {"model", model_},
-            {"choices", std::move(choices)}};
+  json answer(json choices) const {
+    auto whole = frame_;
+    whole["choices"] = std::move(choices);
+    return whole;
   }
 
-  json usage() const {
-    return {{"prompt_tokens", prompt_tokens_},
-            {"completion_tokens", tokens_.size()},
-            {"total_tokens", prompt_tokens_ + tokens_.size()},
-            {"prompt_tokens_details",
-             {{"cached_tokens", cached_tokens_}, {"handed_tokens", handed_tokens_}}}};
+  json with_usage(json answer) const {
+    answer["usage"] = {{"prompt_tokens", prompt_tokens_},
+                       {"completion_tokens", tokens_.size()},
+                       {"total_tokens", prompt_tokens_ + tokens_.size()},
+                       {"prompt_tokens_details",
+                        {{"cached_tokens", cached_tokens_}, {"handed_tokens", handed_tokens_}}}};
+    return answer;
   }
 
-  const std::string model_;
-  const std::string id_;
+  const json frame_;
   const uint64_t prompt_tokens_;
-  const std::time_t created_;
-  std::vector<hicache::token_id> tokens_;
+  std::vector<token_id> tokens_;
   uint64_t cached_tokens_ = 0;
   uint64_t handed_tokens_ = 0;
 };
-
-void answer_error(httplib::Response& answer, int status, const std::string& sentence) {
-  answer.status = status;
-  answer.set_content(to_text({{"error",
-                               {{"message", sentence},
-                                {"type", status < 500 ? "invalid_request_error" : "server_error"},
-                                {"code", status}}}}),
-                     "application/json");
-}
 
 // -- metrics ------------------------------------------------------------------------
 
@@ -297,8 +262,8 @@ public:
     load_wait_.Increment(std::chrono::duration<double>(output.load_wait).count());
     if (output.finish == finish_reason::none)
       return;
-    requests_
-      .Add({{"finish", output.finish == finish_reason::failed ? "failed" : name_of(output.finish)}})
+    counter("llama_requests_total", "Completions that ended, by how.",
+            {{"finish", name_of(finish_names, output.finish)}})
       .Increment();
     prompt_.Increment(static_cast<double>(prompt_tokens));
     cached_.Increment(static_cast<double>(output.cached_tokens));
@@ -306,26 +271,22 @@ public:
   }
 
 private:
-  prometheus::Family<prometheus::Counter>& family(const char* name, const char* help) {
-    return prometheus::BuildCounter().Name(name).Help(help).Register(registry_);
+  /// A new one, or that of the same name and labels.
+  prometheus::Counter& counter(const char* name, const char* help,
+                               const prometheus::Labels& labels = {}) {
+    return prometheus::BuildCounter().Name(name).Help(help).Register(registry_).Add(labels);
   }
 
   prometheus::Registry& registry_;
-  prometheus::Family<prometheus::Counter>& requests_
-    = family("llama_requests_total", "Completions that ended, by how.");
-  prometheus::Counter& prompt_
-    = family("llama_prompt_tokens_total", "Tokens of their prompts.").Add({});
+  prometheus::Counter& prompt_ = counter("llama_prompt_tokens_total", "Tokens of their prompts.");
   prometheus::Counter& cached_
-    = family("llama_cached_tokens_total", "Tokens of these from the cache.").Add({});
-  prometheus::Counter& handed_
-    = family("llama_handed_tokens_total", "Tokens of these whose KV came from a prefill instance.")
-        .Add({});
+    = counter("llama_cached_tokens_total", "Tokens of these from the cache.");
+  prometheus::Counter& handed_ = counter("llama_handed_tokens_total",
+                                         "Tokens of these whose KV came from a prefill instance.");
   prometheus::Counter& generated_
-    = family("llama_generated_tokens_total", "Tokens of the completions.").Add({});
-  prometheus::Counter& load_wait_
-    = family("llama_load_wait_seconds_total",
-             "Time in which rank 0's layers waited for pages from L2.")
-        .Add({});
+    = counter("llama_generated_tokens_total", "Tokens of the completions.");
+  prometheus::Counter& load_wait_ = counter(
+    "llama_load_wait_seconds_total", "Time in which rank 0's layers waited for pages from L2.");
   prometheus::Histogram& first_token_
     = prometheus::BuildHistogram()
         .Name("llama_first_token_seconds")
@@ -339,188 +300,188 @@ private:
 
 class server_impl final : public completions_server {
 public:
-  explicit server_impl(server_options options) : options_(std::move(options)) {}
+  explicit server_impl(server_options options) : options_(std::move(options)) {
+    http_.Post("/v1/completions", [this](const request& asked, response& answer) {
+      auto wanted = accept(asked, answer);
+      if (!wanted)
+        return;
+      wanted->completion.receiver_ranks = 0; // Nobody receives its KV.
+      if (wanted->streams)
+        stream(*wanted, answer);
+      else
+        complete(*wanted, answer);
+    });
+    http_.Post("/v1/handoffs", [this](const request& asked, response& answer) {
+      if (options_.role != "prefill")
+        return answer_error(answer, 400, "this instance hands no KV over; expected --role prefill");
+      auto wanted = accept(asked, answer);
+      if (!wanted)
+        return;
+      if (wanted->completion.receiver_ranks == 0)
+        return answer_error(answer, 400, "\"receiver_ranks\" is missing");
+      wanted->completion.max_tokens = 1;
+      hand_over(wanted->completion, answer);
+    });
+    http_.Get("/v1/models", [this](const request&, response& answer) {
+      answer.set_content(json_text({{"object", "list"},
+                                    {"data", json::array({{{"id", options_.model},
+                                                           {"object", "model"},
+                                                           {"max_model_len", options_.positions},
+                                                           {"role", options_.role}}})}}),
+                         "application/json");
+    });
+    http_.Get("/health", [](const request&, response&) {});
+    http_.Get("/metrics", [this](const request&, response& answer) {
+      answer.set_content(prometheus::TextSerializer{}.Serialize(options_.registry->Collect()),
+                         "text/plain; version=0.0.4; charset=utf-8");
+    });
+    http_.set_payload_max_length(body_bytes_max);
+  }
+
+  ~server_impl() override { is_ending_ = true; }
 
   result<void> listen() {
-    const auto where = hicache::parse_http_address(options_.listen);
-    if (!where)
-      return fail(ec::invalid_argument, "--listen: " + where.error().detail);
-    set_routes();
-    http_.set_payload_max_length(body_bytes_max);
-    const auto bound = http_.start(*where);
+    const auto bound = parse_http_address(options_.listen).and_then([this](const auto& where) {
+      return http_.start(where);
+    });
     if (!bound)
       return fail(ec::invalid_argument, "--listen: " + bound.error().detail);
     address_ = to_string(*bound);
     return {};
   }
 
-  void stop() override { is_stopping_ = true; }
-
   const std::string& address() const override { return address_; }
 
 private:
-  using output_queue_ptr = std::shared_ptr<output_queue>;
-
-  void set_routes() {
-    http_.Post("/v1/completions", [this](const httplib::Request& request,
-                                         httplib::Response& answer) { complete(request, answer); });
-    http_.Post("/v1/handoffs", [this](const httplib::Request& request, httplib::Response& answer) {
-      hand_over(request, answer);
-    });
-    http_.Get("/v1/models", [this](const httplib::Request&, httplib::Response& answer) {
-      answer.set_content(to_text({{"object", "list"},
-                                  {"data", json::array({{{"id", options_.model},
-                                                         {"object", "model"},
-                                                         {"max_model_len", options_.positions},
-                                                         {"role", options_.role}}})}}),
-                         "application/json");
-    });
-    http_.Get("/health", [](const httplib::Request&, httplib::Response&) {});
-    http_.Get("/metrics", [this](const httplib::Request&, httplib::Response& answer) {
-      answer.set_content(prometheus::TextSerializer{}.Serialize(options_.registry->Collect()),
-                         "text/plain; version=0.0.4; charset=utf-8");
-    });
-  }
-
-  void complete(const httplib::Request& request, httplib::Response& answer) {
-    auto wanted = parse_request(request.body, options_);
-    if (!wanted)
-      return answer_error(answer, 400, wanted.error().detail);
-    wanted->completion.id = ++last_id_;
-    const auto outputs = std::make_shared<output_queue>(is_stopping_);
-    submit(*wanted, outputs);
-    auto writer = answer_writer{options_, *wanted};
-    if (wanted->streams)
-      return stream(answer, *wanted, outputs, std::move(writer));
-    for (;;) {
-      const auto output = next(*wanted, outputs);
-      writer.note(output);
-      if (output.finish == finish_reason::failed)
-        return answer_error(answer, 500, output.error);
-      if (output.finish == finish_reason::aborted)
-        return answer_error(answer, 503, "the server is stopping");
-      if (output.finish != finish_reason::none)
-        return answer.set_content(to_text(writer.whole(output.finish)), "application/json");
+  /// Reads a request, or answers what is wrong with it.
+  std::optional<client_request> accept(const request& asked, response& answer) {
+    auto wanted = parse_request(asked.body, options_);
+    if (!wanted) {
+      answer_error(answer, 400, wanted.error().detail);
+      return std::nullopt;
     }
+    wanted->completion.id = ++last_id_;
+    return std::move(*wanted);
   }
 
-  void submit(const client_request& wanted, const output_queue_ptr& outputs) {
-    auto sink
-      = [this, outputs, since = steady::now(), is_first = true,
-         prompt = wanted.completion.prompt.size()](const completion_output& output) mutable {
-          if (!output.tokens.empty() && std::exchange(is_first, false))
-            counts_.count_first_token(since);
-          counts_.count(output, prompt);
-          outputs->push(output);
-        };
-    caf::anon_send(
-      options_.engine, atom::submit_v,
-      std::make_shared<const submission>(submission{wanted.completion, std::move(sink)}));
+  using mailbox_ptr = std::shared_ptr<client_mailbox>;
+
+  /// Gives a completion to the engine.
+  mailbox_ptr submit(const completion_request& wanted) {
+    auto outputs = std::make_shared<client_mailbox>(options_.engine.home_system(), is_stopping_);
+    auto sink = [this, client = outputs->address(), since = steady::now(), is_first = true,
+                 prompt = wanted.prompt.size()](const completion_output& output) mutable {
+      if (!output.tokens.empty() && std::exchange(is_first, false))
+        counts_.count_first_token(since);
+      counts_.count(output, prompt);
+      caf::anon_send(client, output);
+    };
+    caf::anon_send(options_.engine, atom::submit_v, wanted, completion_sink{std::move(sink)});
+    return outputs;
   }
 
   void withdraw(completion_id id) { caf::anon_send(options_.engine, atom::withdraw_v, id); }
 
   /// The next part for a client. One that goes away ends its completion.
-  completion_output next(const client_request& wanted, const output_queue_ptr& outputs) {
-    auto output = outputs->pop();
-    for (; output.attempt; output = outputs->pop())
+  completion_output next(const completion_request& wanted, client_mailbox& outputs) {
+    auto output = outputs.pop();
+    for (; output.attempt; output = outputs.pop())
       receive(wanted, output, outputs);
     if (output.finish == finish_reason::aborted)
-      withdraw(wanted.completion.id);
+      withdraw(wanted.id);
     return output;
   }
 
-  /// Sends each part as an event.
-  void stream(httplib::Response& answer, const client_request& wanted,
-              const output_queue_ptr& outputs, answer_writer writer) {
-    auto send = [this, outputs, wanted,
-                 writer = std::move(writer)](size_t, httplib::DataSink& sink) mutable {
-      const auto output = next(wanted, outputs);
+  /// Answers when the completion has ended.
+  void complete(const client_request& wanted, response& answer) {
+    const auto outputs = submit(wanted.completion);
+    auto writer = answer_writer{options_, wanted};
+    auto output = completion_output{};
+    while (output.finish == finish_reason::none) {
+      output = next(wanted.completion, *outputs);
       writer.note(output);
-      auto text = output.finish == finish_reason::failed
-                    ? "data: " + to_text({{"error", {{"message", output.error}}}}) + "\n\n"
-                    : writer.event(output);
-      if (output.finish != finish_reason::none)
-        text += (wanted.streams_usage ? writer.usage_event() : "") + "data: [DONE]\n\n";
-      if (!outputs->is_wanted() || !sink.write(text.data(), text.size())) {
-        withdraw(wanted.completion.id);
-        return false;
-      }
-      if (output.finish != finish_reason::none)
-        sink.done();
-      return true;
-    };
+    }
+    if (output.finish == finish_reason::failed)
+      return answer_error(answer, 500, output.error);
+    if (output.finish == finish_reason::aborted)
+      return answer_error(answer, 503, "the server is stopping");
+    answer.set_content(json_text(writer.whole(output.finish)), "application/json");
+  }
+
+  /// Sends each part as an event.
+  void stream(const client_request& wanted, response& answer) {
+    auto send
+      = [this, outputs = submit(wanted.completion), wanted,
+         writer = answer_writer{options_, wanted}](size_t, httplib::DataSink& sink) mutable {
+          const auto output = next(wanted.completion, *outputs);
+          writer.note(output);
+          auto text = json_event(output.finish == finish_reason::failed
+                                   ? completion_error(500, output.error)
+                                   : writer.part(output));
+          if (output.finish != finish_reason::none)
+            text += (wanted.streams_usage ? json_event(writer.usage()) : "") + "data: [DONE]\n\n";
+          if (!outputs->is_wanted() || !sink.write(text.data(), text.size())) {
+            withdraw(wanted.completion.id);
+            return false;
+          }
+          if (output.finish != finish_reason::none)
+            sink.done();
+          return true;
+        };
     answer.set_chunked_content_provider("text/event-stream", std::move(send));
   }
 
   /// Has a prefill instance compute the prompt, until the engine goes on with it.
-  void receive(const client_request& wanted, const completion_output& asked,
-               const output_queue_ptr& outputs) {
-    const auto& completion = wanted.completion;
+  void receive(const completion_request& wanted, const completion_output& asked,
+               client_mailbox& outputs) {
     const auto body
-      = json{{"prompt", completion.prompt},      {"max_tokens", 1},
-             {"priority", completion.priority},  {"cache_salt", completion.salt},
+      = json{{"prompt", wanted.prompt},          {"max_tokens", 1},
+             {"priority", wanted.priority},      {"cache_salt", wanted.salt},
              {"receiver_ranks", options_.ranks}, {"receiver_pages", asked.known_pages}};
-    hicache::ask_for_handoff(
-      {completion.prefill[*asked.attempt], "/v1/handoffs", body.dump()},
+    ask_for_handoff(
+      {wanted.prefill[*asked.attempt], "/v1/handoffs", body.dump()},
       [&](std::string message) {
         caf::anon_send(options_.engine, atom::handoff_v,
-                       handoff_event{completion.id, *asked.attempt, std::move(message)});
+                       handoff_event{wanted.id, *asked.attempt, std::move(message)});
       },
       [&](std::chrono::milliseconds time) {
-        return outputs->wait_for(time) || !outputs->is_wanted();
+        return outputs.wait_for(time) || !outputs.is_wanted();
       });
   }
 
   /// Computes a prompt for a decode instance. The handoff ends when that closes the connection.
-  void hand_over(const httplib::Request& request, httplib::Response& answer) {
-    if (options_.role != "prefill")
-      return answer_error(answer, 400, "this instance hands no KV over; expected --role prefill");
-    auto wanted = parse_request(request.body, options_);
-    if (!wanted)
-      return answer_error(answer, 400, wanted.error().detail);
-    const auto body = json::parse(request.body);
-    auto complaint = std::string{};
-    auto fields = json_fields{body, complaint};
-    auto& completion = wanted->completion;
-    completion.id = ++last_id_;
-    completion.max_tokens = 1;
-    completion.receiver_ranks = fields.required<uint32_t>("receiver_ranks", 1, INT32_MAX);
-    completion.receiver_pages = fields.number<uint64_t>("receiver_pages", 0, INT32_MAX).value_or(0);
-    if (!complaint.empty())
-      return answer_error(answer, 400, complaint);
-    const auto outputs = std::make_shared<output_queue>(is_stopping_);
-    submit(*wanted, outputs);
-    auto next = [outputs, until = std::optional<steady::time_point>{}](
+  void hand_over(const completion_request& wanted, response& answer) {
+    auto next = [outputs = submit(wanted), until = std::optional<steady::time_point>{}](
                   size_t, httplib::DataSink& sink) mutable {
       auto line = std::string{};
-      if (outputs->wait_for(hicache::handoff_beat)) {
+      if (outputs->wait_for(handoff_beat)) {
         const auto output = outputs->pop();
         line = output.message;
         if (!output.tokens.empty())
-          line = hicache::handoff_end(output.tokens.front());
+          line = handoff_end(output.tokens.front());
         else if (output.finish != finish_reason::none && !until)
-          line = hicache::handoff_failure(output.error);
+          line = handoff_failure(output.error);
         if (output.message.empty() && !until)
-          until = steady::now() + hicache::handoff_patience;
+          until = steady::now() + handoff_patience;
       }
       line += '\n';
       return outputs->is_wanted() && sink.write(line.data(), line.size())
              && (!until || steady::now() < *until);
     };
     answer.set_chunked_content_provider("application/jsonl", std::move(next),
-                                        [this, id = completion.id](bool) { withdraw(id); });
+                                        [this, id = wanted.id](bool) { withdraw(id); });
   }
 
   const server_options options_;
   served_counts counts_{*options_.registry};
   std::atomic<completion_id> last_id_ = 0;
-  std::atomic<bool> is_stopping_ = false;
+  std::atomic<bool> is_ending_ = false;
+  const std::function<bool()> is_stopping_
+    = [this] { return is_ending_ || options_.stop->raised(); };
   std::string address_;
   // Last member: its threads use the others.
-  hicache::http_listener http_{
-    hicache::http_limits{client_time, body_bytes_max + (size_t{64} << 10), server_threads,
-                         server_threads + waiting_connections}};
+  http_listener http_{http_limits{client_time, body_bytes_max + (size_t{64} << 10), server_threads,
+                                  server_threads + waiting_connections}};
 };
 
 } // namespace

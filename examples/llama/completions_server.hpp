@@ -1,7 +1,9 @@
 #pragma once
 
 #include "examples/llama/engine.hpp"
-#include "hicache/error.hpp"
+#include "launch/stop_signal.hpp"
+
+#include <caf/actor.hpp>
 
 #include <prometheus/registry.h>
 
@@ -16,16 +18,18 @@ struct server_options {
   /// Gets the server's metrics, and is what `GET /metrics` shows.
   std::shared_ptr<prometheus::Registry> registry;
   /// HOST:PORT; port 0 picks a free one.
-  std::string listen;
+  std::string listen = "127.0.0.1:8000";
   /// Name of the model, as clients see it.
   std::string model;
   uint64_t vocabulary = 0;
   /// Longest sequence, in tokens: of the model, and of the device pool.
   uint64_t positions = 0;
-  /// Of rank 0.
-  llama_engine engine;
+  /// That of rank 0 (run_engine).
+  caf::actor engine;
+  /// Clients are answered from then on also if the engine does not: ranks that died make it wait.
+  const hicache::stop_signal* stop = nullptr;
   /// "both", "prefill" or "decode": which handoffs of KV the instance takes part in.
-  std::string role;
+  std::string role = "both";
   /// Ranks of this instance.
   uint32_t ranks = 1;
   /// Decode: addresses of prefill instances, if a request names none.
@@ -37,13 +41,12 @@ struct server_options {
 /// A prompt is a list of tokens, or a text, whose bytes are its tokens.
 class completions_server {
 public:
+  /// @param options Their signal must outlive the server.
   /// @returns invalid_argument with a sentence that names the address
   static result<std::unique_ptr<completions_server>> start(server_options options);
 
+  /// Answers the clients that are left.
   virtual ~completions_server() = default;
-
-  /// Answers clients from now on also if the engine does not: ranks that died make it wait.
-  virtual void stop() = 0;
 
   /// The bound HOST:PORT.
   virtual const std::string& address() const = 0;

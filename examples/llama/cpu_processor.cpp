@@ -28,11 +28,12 @@ void multiply(size_t m, size_t n, size_t k, matrix a, matrix b, CBLAS_TRANSPOSE 
               static_cast<int>(b.stride), adds ? 1 : 0, c, static_cast<int>(c_stride));
 }
 
-void softmax(std::span<float> values) {
+/// Softmax of the values times `scale`.
+void softmax(std::span<float> values, float scale) {
   const auto largest = *std::max_element(values.begin(), values.end());
   auto sum = 0.0F;
   for (auto& each : values)
-    sum += each = std::exp(each - largest);
+    sum += each = std::exp((each - largest) * scale);
   for (auto& each : values)
     each /= sum;
 }
@@ -105,9 +106,7 @@ private:
     for (auto row = size_t{0}; row < rows; ++row) {
       const auto line = std::span{scores_}.subspan(row * seen, seen);
       const auto visible = place.position + row + 1;
-      for (auto& score : line.first(visible))
-        score *= scale;
-      softmax(line.first(visible));
+      softmax(line.first(visible), scale);
       std::ranges::fill(line.subspan(visible), 0.0F);
     }
     for (auto begin = size_t{0}; begin < seen; begin += pages.page_size) {
@@ -125,11 +124,11 @@ private:
               const hicache::page_index* pages, uint64_t begin, size_t count, size_t offset,
               size_t width) {
     const auto* const first = from.head_at(part, pages, begin, offset);
-    if (from.format == number_format::f32)
-      return {reinterpret_cast<const float*>(first), part.token_stride / size_of(from.format)};
+    if (from.type == element_type::fp32)
+      return {reinterpret_cast<const float*>(first), part.token_stride / size_of(from.type)};
     widened_.resize(count * width);
     for (auto i = size_t{0}; i < widened_.size(); ++i)
-      widened_[i] = number_at(from.format, first + i / width * part.token_stride, i % width);
+      widened_[i] = number_at(from.type, first + i / width * part.token_stride, i % width);
     return {widened_.data(), width};
   }
 
@@ -144,12 +143,9 @@ std::unique_ptr<processor> make_cpu_processor() {
 }
 
 #ifndef HICACHE_HAVE_CUDA
-bool has_cuda() noexcept {
-  return false;
-}
-
 result<std::unique_ptr<processor>> make_cuda_processor(uint64_t) {
-  return fail(ec::unsupported, "this build has no cuBLAS");
+  return fail(ec::unsupported,
+              "--device: this engine was built without CUDA or cuBLAS; expected host");
 }
 #endif
 

@@ -121,17 +121,10 @@ private:
 
 } // namespace
 
-bool has_cuda() noexcept {
-  return true;
-}
-
 result<std::unique_ptr<processor>> make_cuda_processor(uint64_t pool) {
   auto where = cudaPointerAttributes{};
-  if (auto asked
-      = check_cuda(ec::unsupported, "cudaPointerGetAttributes",
-                   cudaPointerGetAttributes(&where, reinterpret_cast<const void*>(pool)));
-      !asked)
-    return tl::unexpected{asked.error()};
+  HICACHE_TRY(check_cuda(ec::unsupported, "cudaPointerGetAttributes",
+                         cudaPointerGetAttributes(&where, reinterpret_cast<const void*>(pool))));
   auto shares_memory = 0;
   static_cast<void>(
     cudaDeviceGetAttribute(&shares_memory, cudaDevAttrConcurrentManagedAccess, where.device));

@@ -1,15 +1,19 @@
 #include "examples/llama/engine.hpp"
 
+#include "base/try.hpp"
 #include "hicache/caf_error.hpp"
 
 #include <spdlog/spdlog.h>
 
 #include <chrono>
+#include <map>
 #include <utility>
+#include <vector>
 
 namespace llama {
 
 using namespace hicache;
+using nlohmann::json;
 
 namespace {
 
@@ -23,244 +27,227 @@ constexpr auto handoff_wait = caf::timespan{std::chrono::milliseconds{1}};
 /// Idle ranks step so often, so that L3 can be attached and detached.
 constexpr auto idle_pause = std::chrono::milliseconds{250};
 
-} // namespace
+class engine final : public pass_watch {
+public:
+  engine(caf::scoped_actor& self, engine_parts parts, std::function<bool()> must_stop)
+    : self_(self), parts_(std::move(parts)), must_stop_(std::move(must_stop)),
+      schedule_(parts_.schedule) {}
 
-// -- messages -----------------------------------------------------------------------
-
-caf::result<uint64_t> engine_state::serve(const engine_parts& given) {
-  parts = given;
-  schedule.emplace(parts.schedule);
-  serving = self->make_response_promise<uint64_t>();
-  plan_turn();
-  return serving;
-}
-
-void engine_state::submit(const submission_ptr& wanted) {
-  if (is_stopping)
-    return wanted->sink({wanted->request.id, {}, finish_reason::aborted, 0, {}});
-  sinks.emplace(wanted->request.id, wanted->sink);
-  incoming.added.push_back(wanted->request);
-  wake();
-}
-
-void engine_state::withdraw(completion_id unwanted) {
-  incoming.aborted.push_back(unwanted);
-  wake();
-}
-
-void engine_state::hear(const handoff_event& event) {
-  incoming.handoffs.push_back(event);
-  wake();
-}
-
-void engine_state::stop() {
-  incoming.is_last = is_stopping = true;
-  wake();
-}
-
-void engine_state::wake() {
-  if (std::exchange(is_waiting, false))
-    self->send(self, atom::turn_v);
-}
-
-// -- a turn -------------------------------------------------------------------------
-
-void engine_state::begin_turn() {
-  ++turns;
-  auto message = encode(std::exchange(incoming, {}));
-  parts.ranks->broadcast(message);
-  const auto input = decode(message);
-  schedule->take(input);
-  for (const auto id : input.aborted)
-    if (parts.sender != nullptr)
-      close_handoff(id); // The receiver has what it wanted, or is gone.
-  if (parts.receiver != nullptr)
-    receive_handoffs(input.handoffs);
-  apply(schedule->open(), [this](const tree_answers& answers) {
-    schedule->opened(answers);
-    make_room();
-  });
-}
-
-void engine_state::make_room() {
-  apply(schedule->make_room(), [this](const tree_answers& answers) {
-    schedule->made_room(answers);
-    open_handoffs();
-    compute();
-  });
-}
-
-void engine_state::compute() {
-  if (const auto slices = schedule->batch(); !slices.empty()) {
-    in_pass = schedule->handed_in_pass();
-    const auto result = parts.model->compute(slices, in_pass.empty() ? nullptr : this);
-    if (!result)
-      return fail(to_caf(result.error()));
-    schedule->computed(*result, parts.model->config().vocabulary);
+  result<uint64_t> serve() {
+    auto turns = uint64_t{0};
+    for (; !schedule_.has_ended(); ++turns)
+      if (const auto done = turn(); !done) {
+        for (const auto& [id, sink] : sinks_)
+          sink({.id = id, .finish = finish_reason::failed, .error = to_string(done.error())});
+        return tl::unexpected{done.error()};
+      }
+    return turns;
   }
-  apply(schedule->insert(), [this](const tree_answers& answers) {
-    schedule->inserted(answers);
-    step();
-  });
-}
 
-void engine_state::step() {
-  const auto pause = schedule->receiving().empty() ? step_wait : handoff_wait;
-  const auto wait = schedule->can_compute() ? caf::timespan{0} : pause;
-  self->request(parts.tree, caf::infinite, hicache::atom::step_v, wait)
-    .then([this](const step_result& facts) { end_turn(facts); },
-          [this](const caf::error& err) {
-            const auto code = from_caf(err).code;
-            if (code != ec::ranks_diverged && code != ec::copy_failed)
-              return fail(err);
-            // The cache serves no hits any more: everything is computed again.
-            schedule->restart_all();
-            end_turn({});
-          });
-}
+private:
+  result<void> turn() {
+    take_messages();
+    const auto input = agree_on_input();
+    schedule_.take(input);
+    for (const auto id : input.aborted)
+      if (parts_.sender != nullptr)
+        parts_.sender->close(id); // The receiver has what it wanted, or is gone.
+    if (parts_.receiver != nullptr)
+      receive_handoffs(input.handoffs);
+    HICACHE_TRY(apply(schedule_.open()));
+    HICACHE_TRY(apply(schedule_.make_room()));
+    if (parts_.sender != nullptr)
+      open_handoffs();
+    HICACHE_TRY(compute());
+    HICACHE_TRY(apply(schedule_.insert()));
+    HICACHE_TRY(step());
+    for (const auto& output : schedule_.take_outputs())
+      give_out(output);
+    if (parts_.sender != nullptr)
+      parts_.handoff_bytes->Set(static_cast<double>(parts_.sender->used_bytes()));
+    return {};
+  }
 
-void engine_state::end_turn(const step_result& facts) {
-  schedule->stepped(facts);
-  is_in_flight = facts.in_flight;
-  give_out();
-  if (schedule->has_ended())
-    serving.deliver(turns);
-  else
-    plan_turn();
-}
+  // -- the steps of a turn --------------------------------------------------------
 
-// -- handoffs -----------------------------------------------------------------------
+  /// Takes what has come since the last turn. Rank 0 waits if there is nothing to do.
+  void take_messages() {
+    const auto is_idle
+      = parts_.ranks->rank() == 0 && schedule_.awaits_handoffs() && !is_ahead_ && !is_in_flight_;
+    auto patience = is_idle && !must_stop_() ? idle_pause : std::chrono::milliseconds{0};
+    for (auto is_over = false; !is_over; patience = {})
+      self_->receive(
+        [](hicache::atom::notice, const caf::error& what) {
+          spdlog::warn("hicache: {}", to_string(from_caf(what)));
+        },
+        [](hicache::atom::notify) {}, [](hicache::atom::events, const cache_events_ptr&) {},
+        [this](atom::submit, const completion_request& wanted, const completion_sink& sink) {
+          sinks_.emplace(wanted.id, sink);
+          incoming_.added.push_back(wanted);
+        },
+        [this](atom::withdraw, completion_id unwanted) { incoming_.aborted.push_back(unwanted); },
+        [this](atom::handoff, const handoff_event& event) { incoming_.handoffs.push_back(event); },
+        caf::after(patience) >> [&] { is_over = true; });
+    incoming_.is_last = must_stop_();
+  }
 
-void engine_state::open_handoffs() {
-  for (const auto& each : schedule->unopened()) {
-    auto offer
-      = parts.sender->open({each.id, each.receiver_pages, each.prompt_tokens, each.receiver_ranks});
-    if (!offer && offer.error().code == ec::limit_reached)
-      continue; // Until another handoff ends.
-    if (!offer) {
-      schedule->fail(each.id, offer.error().detail);
-      continue;
+  /// What rank 0 was told since the last turn.
+  turn_input agree_on_input() {
+    auto message = json::to_cbor(std::exchange(incoming_, {}));
+    parts_.ranks->broadcast(message);
+    return json::from_cbor(message).get<turn_input>();
+  }
+
+  /// Computes a pass.
+  result<void> compute() {
+    const auto slices = schedule_.batch();
+    if (slices.empty())
+      return {};
+    in_pass_ = schedule_.list(&sequence::is_handed_over);
+    const auto done = HICACHE_TRY(parts_.model->compute(slices, in_pass_.empty() ? nullptr : this));
+    schedule_.computed(done, parts_.model->config().vocabulary);
+    return {};
+  }
+
+  /// Completions of copies and prefetches become facts.
+  result<void> step() {
+    const auto pause = schedule_.list(&sequence::is_receiving).empty() ? step_wait : handoff_wait;
+    auto facts
+      = ask<step_result>(hicache::atom::step_v, schedule_.can_compute() ? caf::timespan{0} : pause);
+    if (!facts) {
+      const auto code = facts.error().code;
+      if (code != ec::ranks_diverged && code != ec::copy_failed)
+        return tl::unexpected{facts.error()};
+      // The cache serves no hits any more: everything is computed again.
+      schedule_.restart_all();
+      facts = step_result{};
     }
-    schedule->open_handoff(each.id);
-    parts.handoff_bytes->Set(static_cast<double>(parts.sender->used_bytes()));
-    tell_receiver(each.id, std::move(*offer));
+    schedule_.stepped(*facts);
+    is_in_flight_ = facts->in_flight;
+    return {};
   }
-}
 
-void engine_state::close_handoff(completion_id id) {
-  parts.sender->close(id);
-  parts.handoff_bytes->Set(static_cast<double>(parts.sender->used_bytes()));
-}
+  // -- handoffs -------------------------------------------------------------------
 
-void engine_state::tell_receiver(completion_id id, std::string message) {
-  auto output = completion_output{};
-  output.id = id;
-  output.message = std::move(message);
-  if (const auto sink = sinks.find(id); sink != sinks.end())
-    sink->second(output);
-}
-
-void engine_state::stored(uint32_t layer) {
-  for (const auto& each : in_pass)
-    parts.sender->stage(each.id, layer, each.pages, each.computed_tokens);
-}
-
-void engine_state::stored_everywhere(uint32_t layer) {
-  for (const auto& each : in_pass)
-    tell_receiver(each.id, parts.sender->announce(each.id, layer));
-}
-
-void engine_state::receive_handoffs(const std::vector<handoff_event>& events) {
-  is_ahead = false;
-  for (const auto id : schedule->take_dropped())
-    parts.receiver->close(id);
-  const auto waiting = schedule->receiving();
-  // Per handoff: ranks where it failed, and pages that are missing on any.
-  auto facts = std::vector<float>{};
-  for (const auto& each : waiting) {
-    const auto first_page = each.computed_tokens / parts.schedule.page_size;
-    parts.receiver->open(each.id, first_page, each.prompt_tokens, each.pages);
-    for (const auto& event : events)
-      if (event.id == each.id && event.attempt == each.attempt)
-        parts.receiver->hear(each.id, event.message);
-    const auto state = parts.receiver->state(each.id);
-    facts.push_back(state.failure.code == ec::none ? 0.0F : 1.0F);
-    facts.push_back(static_cast<float>(state.missing));
-    is_ahead = is_ahead || (state.first_token && state.missing == 0);
-    if (state.failure.code != ec::none)
-      spdlog::warn("completion {}: no KV from its prefill instance: {}", each.id,
-                   state.failure.detail);
+  /// Lets receivers read prompts that have room now.
+  void open_handoffs() {
+    for (const auto* each : schedule_.list(&sequence::awaits_receiver)) {
+      const auto& wanted = each->request;
+      auto offer = parts_.sender->open(
+        {wanted.id, wanted.receiver_pages, wanted.prompt.size(), wanted.receiver_ranks});
+      if (offer) {
+        schedule_.open_handoff(wanted.id);
+        give_out({.id = wanted.id, .message = std::move(*offer)});
+      } else if (offer.error().code != ec::limit_reached) { // Else until another handoff ends.
+        schedule_.fail(wanted.id, offer.error().detail);
+      }
+    }
   }
-  if (!waiting.empty())
-    parts.ranks->sum(facts);
-  for (auto i = size_t{0}; i < waiting.size(); ++i) {
-    const auto id = waiting[i].id;
-    const auto first = parts.receiver->state(id).first_token;
-    const auto has_failed
-      = facts[2 * i] > 0 || first.value_or(0) >= parts.model->config().vocabulary;
-    if (!has_failed && (facts[2 * i + 1] > 0 || !first))
-      continue;
-    parts.receiver->close(id);
-    if (has_failed)
-      schedule->miss_handoff(id);
-    else
-      schedule->receive(id, *first);
+
+  void stored(uint32_t layer) override {
+    for (const auto* each : in_pass_)
+      parts_.sender->stage(each->request.id, layer, each->pages, each->tokens_after_pass());
   }
-}
 
-// -- internal steps -----------------------------------------------------------------
+  void stored_everywhere(uint32_t layer) override {
+    for (const auto* each : in_pass_) {
+      const auto id = each->request.id;
+      give_out({.id = id, .message = parts_.sender->announce(id, layer)});
+    }
+  }
 
-void engine_state::apply(scheduler::operations list,
-                         std::function<void(const tree_answers&)> next) {
-  if (list.empty())
-    return next({});
-  self->request(parts.tree, caf::infinite, hicache::atom::apply_v, tree_operations{std::move(list)})
-    .then(std::move(next), [this](const caf::error& err) { fail(err); });
-}
+  /// Goes on with completions whose KV has come to all ranks, or will not come to some.
+  void receive_handoffs(const std::vector<handoff_event>& events) {
+    is_ahead_ = false;
+    for (const auto id : schedule_.take_dropped())
+      parts_.receiver->close(id);
+    const auto waiting = schedule_.list(&sequence::is_receiving);
+    // Per handoff: ranks where it failed, and pages that are missing on any.
+    auto facts = std::vector<float>{};
+    for (const auto* each : waiting) {
+      const auto& wanted = each->request;
+      parts_.receiver->open(wanted.id, each->computed_tokens / parts_.schedule.page_size,
+                            wanted.prompt.size(), each->pages);
+      for (const auto& event : events)
+        if (event.id == wanted.id && event.attempt == each->attempt)
+          parts_.receiver->hear(wanted.id, event.message);
+      const auto state = parts_.receiver->state(wanted.id);
+      facts.push_back(state.failure.code == ec::none ? 0.0F : 1.0F);
+      facts.push_back(static_cast<float>(state.missing));
+      is_ahead_ = is_ahead_ || (state.first_token && state.missing == 0);
+      if (state.failure.code != ec::none)
+        spdlog::warn("completion {}: no KV from its prefill instance: {}", wanted.id,
+                     state.failure.detail);
+    }
+    parts_.ranks->sum(facts);
+    for (auto i = size_t{0}; i < waiting.size(); ++i) {
+      const auto id = waiting[i]->request.id;
+      const auto first = parts_.receiver->state(id).first_token;
+      const auto has_failed
+        = facts[2 * i] > 0 || first.value_or(0) >= parts_.model->config().vocabulary;
+      if (!has_failed && (facts[2 * i + 1] > 0 || !first))
+        continue;
+      parts_.receiver->close(id);
+      if (has_failed)
+        schedule_.miss_handoff(id);
+      else
+        schedule_.receive(id, *first);
+    }
+  }
 
-void engine_state::plan_turn() {
-  const auto can_wait = schedule->awaits_handoffs() && !is_ahead;
-  if (parts.ranks->rank() > 0 || !can_wait || !incoming.is_empty() || is_in_flight)
-    return self->send(self, atom::turn_v);
-  is_waiting = true;
-  // A wake-up that comes late finds nothing to wake.
-  self->delayed_send(self, idle_pause, hicache::atom::notify_v);
-}
+  // -- messages -------------------------------------------------------------------
 
-void engine_state::give_out() {
-  for (const auto& output : schedule->take_outputs()) {
-    const auto sink = sinks.find(output.id);
-    if (sink == sinks.end())
-      continue;
+  /// Applies operations and gives the answers to the scheduler.
+  result<void> apply(scheduler::operations list) {
+    auto answers = tree_answers{};
+    if (!list.empty())
+      answers
+        = HICACHE_TRY(ask<tree_answers>(hicache::atom::apply_v, tree_operations{std::move(list)}));
+    schedule_.answered(answers);
+    return {};
+  }
+
+  /// Asks the tree, and waits for its answer.
+  template <class Answer, class... Message>
+  result<Answer> ask(Message... message) {
+    auto answer = result<Answer>{};
+    self_->request(parts_.tree, caf::infinite, std::move(message)...)
+      .receive([&](const Answer& given) { answer = given; },
+               [&](const caf::error& err) { answer = tl::unexpected{from_caf(err)}; });
+    return answer;
+  }
+
+  /// Only rank 0 knows who wants it.
+  void give_out(const completion_output& output) {
+    const auto sink = sinks_.find(output.id);
+    if (sink == sinks_.end())
+      return;
     sink->second(output);
     if (output.finish != finish_reason::none)
-      sinks.erase(sink);
+      sinks_.erase(sink);
   }
-}
 
-void engine_state::fail(const caf::error& why) {
-  for (const auto& [id, sink] : std::exchange(sinks, {}))
-    sink({id, {}, finish_reason::failed, 0, to_string(from_caf(why))});
-  is_stopping = true;
-  serving.deliver(why);
-}
+  caf::scoped_actor& self_;
+  const engine_parts parts_;
+  const std::function<bool()> must_stop_;
+  scheduler schedule_;
+  /// Rank 0: for the next turn.
+  turn_input incoming_;
+  /// Rank 0: who wants the completions.
+  std::map<completion_id, completion_sink> sinks_;
+  /// Prefill: what this pass computes for receivers.
+  scheduler::sequence_list in_pass_;
+  /// Decode: one is complete here, and not yet on other ranks.
+  bool is_ahead_ = false;
+  /// A step may have something to tell although nothing is computed.
+  bool is_in_flight_ = false;
+};
 
-// -- actor --------------------------------------------------------------------------
+} // namespace
 
-llama_engine::behavior_type engine(llama_engine::stateful_pointer<engine_state> self) {
-  return {
-    [](hicache::atom::notice, const caf::error& what) {
-      spdlog::warn("hicache: {}", to_string(from_caf(what)));
-    },
-    [self](hicache::atom::notify) { self->state.wake(); },
-    [](hicache::atom::events, const cache_events_ptr&) {},
-    [self](atom::serve, const engine_parts& given) { return self->state.serve(given); },
-    [self](atom::submit, const submission_ptr& wanted) { self->state.submit(wanted); },
-    [self](atom::withdraw, completion_id unwanted) { self->state.withdraw(unwanted); },
-    [self](atom::handoff, const handoff_event& event) { self->state.hear(event); },
-    [self](atom::stop) { self->state.stop(); },
-    [self](atom::turn) { self->state.begin_turn(); },
-  };
+result<uint64_t> run_engine(caf::scoped_actor& self, engine_parts parts,
+                            std::function<bool()> must_stop) {
+  return engine{self, std::move(parts), std::move(must_stop)}.serve();
 }
 
 } // namespace llama

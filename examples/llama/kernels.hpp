@@ -1,6 +1,8 @@
 #pragma once
 
-#include "examples/llama/number_format.hpp"
+#include "base/host_device.hpp"
+#include "base/narrow_floats.hpp"
+#include "hicache/config.hpp"
 #include "hicache/geometry.hpp"
 #include "hicache/ids.hpp"
 
@@ -16,6 +18,32 @@
 /// - scratch: floats that its threads share, as many as the kernel's scratch() says, if it has one.
 namespace llama {
 
+using hicache::element_type;
+
+/// Bytes of a number.
+/// @pre type != fp8, here and below
+HICACHE_DEVICE constexpr uint32_t size_of(element_type type) {
+  return type == element_type::fp32 ? 4 : 2;
+}
+
+/// Number `index` of a row in memory.
+HICACHE_DEVICE inline float number_at(element_type type, const std::byte* row, size_t index) {
+  if (type == element_type::fp32)
+    return reinterpret_cast<const float*>(row)[index];
+  const auto number = reinterpret_cast<const uint16_t*>(row)[index];
+  return type == element_type::fp16 ? hicache::widen_fp16(number) : hicache::widen_bf16(number);
+}
+
+HICACHE_DEVICE inline void set_number(element_type type, std::byte* row, size_t index,
+                                      float value) {
+  if (type == element_type::fp32)
+    reinterpret_cast<float*>(row)[index] = value;
+  else
+    reinterpret_cast<uint16_t*>(row)[index] = type == element_type::fp16
+                                                ? hicache::narrow_to_fp16(value)
+                                                : hicache::narrow_to_bf16(value);
+}
+
 /// Where a row of a pass belongs: its position in its sequence, and the pages of that.
 struct row_place {
   uint64_t position = 0;
@@ -28,11 +56,11 @@ struct head_shape {
   uint32_t kv_heads = 0;
   uint32_t head_dim = 0;
 
-  LLAMA_DEVICE size_t q_width() const { return size_t{heads} * head_dim; }
+  HICACHE_DEVICE size_t q_width() const { return size_t{heads} * head_dim; }
 
-  LLAMA_DEVICE size_t kv_width() const { return size_t{kv_heads} * head_dim; }
+  HICACHE_DEVICE size_t kv_width() const { return size_t{kv_heads} * head_dim; }
 
-  LLAMA_DEVICE size_t row_width() const { return q_width() + 2 * kv_width(); }
+  HICACHE_DEVICE size_t row_width() const { return q_width() + 2 * kv_width(); }
 };
 
 /// K and V of a layer in L1's pages, located by hicache's geometry.
@@ -40,23 +68,23 @@ struct layer_pages {
   hicache::layer_buffer keys;
   hicache::layer_buffer values;
   uint32_t page_size = 0;
-  number_format format = number_format::f32;
+  element_type type = element_type::fp32;
 
   /// A head of the token at a position.
-  LLAMA_DEVICE std::byte* head_at(const hicache::layer_buffer& part,
-                                  const hicache::page_index* pages, uint64_t position,
-                                  size_t offset) const {
+  HICACHE_DEVICE std::byte* head_at(const hicache::layer_buffer& part,
+                                    const hicache::page_index* pages, uint64_t position,
+                                    size_t offset) const {
     return reinterpret_cast<std::byte*>(part.address
                                         + pages[position / page_size] * part.page_stride
                                         + position % page_size * part.token_stride)
-           + offset * size_of(format);
+           + offset * size_of(type);
   }
 };
 
 /// RMS norm of a row.
 template <class Team>
-LLAMA_DEVICE void normalise(const Team& team, const float* row, const float* gain, size_t width,
-                            float epsilon, float* target) {
+HICACHE_DEVICE void normalise(const Team& team, const float* row, const float* gain, size_t width,
+                              float epsilon, float* target) {
   const auto squares
     = team.sum(width, [&](size_t i) { return static_cast<double>(row[i]) * row[i]; });
   const auto scale = static_cast<float>(
@@ -73,7 +101,7 @@ struct norm_kernel {
   float* target;
 
   template <class Team>
-  LLAMA_DEVICE void operator()(const Team& team, size_t index) const {
+  HICACHE_DEVICE void operator()(const Team& team, size_t index) const {
     normalise(team, rows + index * width, gain, width, epsilon, target + index * width);
   }
 };
@@ -86,7 +114,7 @@ struct add_kernel {
   size_t stride;
 
   template <class Team>
-  LLAMA_DEVICE void operator()(const Team& team, size_t index) const {
+  HICACHE_DEVICE void operator()(const Team& team, size_t index) const {
     team.each(width, [&](size_t i) { rows[index * width + i] += addend[index * stride + i]; });
   }
 };
@@ -98,7 +126,7 @@ struct gate_kernel {
   float* target;
 
   template <class Team>
-  LLAMA_DEVICE void operator()(const Team& team, size_t index) const {
+  HICACHE_DEVICE void operator()(const Team& team, size_t index) const {
     const auto* const row = gate_up + 2 * index * width;
     team.each(width, [&](size_t i) {
       target[index * width + i] = row[i] / (1 + std::exp(-row[i])) * row[width + i];
@@ -120,7 +148,7 @@ struct store_kernel {
   float amplitude;
 
   template <class Team>
-  LLAMA_DEVICE void operator()(const Team& team, size_t index) const {
+  HICACHE_DEVICE void operator()(const Team& team, size_t index) const {
     const auto all = shape.heads + 2 * size_t{shape.kv_heads};
     const auto head = index % all;
     const auto place = places[index / all];
@@ -138,11 +166,11 @@ struct store_kernel {
     const auto kv_head = (head - shape.heads) % shape.kv_heads;
     auto* const target = pages.head_at(is_value ? pages.values : pages.keys, place.pages,
                                        place.position, kv_head * width);
-    team.each(width, [&](size_t i) { set_number(pages.format, target, i, row[i]); });
+    team.each(width, [&](size_t i) { set_number(pages.type, target, i, row[i]); });
   }
 
   template <class Team>
-  LLAMA_DEVICE void rotate(const Team& team, float* row, uint64_t position) const {
+  HICACHE_DEVICE void rotate(const Team& team, float* row, uint64_t position) const {
     const auto half = size_t{shape.head_dim / 2};
     team.each(half, [&](size_t i) {
       const auto angle = static_cast<float>(position) * frequencies[i];
@@ -170,7 +198,7 @@ struct attention_kernel {
   size_t scratch() const { return shape.head_dim + tokens_at_once; }
 
   template <class Team>
-  LLAMA_DEVICE void operator()(const Team& team, size_t index) const {
+  HICACHE_DEVICE void operator()(const Team& team, size_t index) const {
     const auto row = index / shape.heads;
     const auto head = index % shape.heads;
     const auto place = places[row];
@@ -190,7 +218,7 @@ struct attention_kernel {
         const auto* const key = pages.head_at(pages.keys, place.pages, first + token, offset);
         auto product = 0.0F;
         for (auto i = size_t{0}; i < width; ++i)
-          product += q[i] * number_at(pages.format, key, i);
+          product += q[i] * number_at(pages.type, key, i);
         return weights[token] = product * scale;
       });
       const auto before = largest;
@@ -203,7 +231,7 @@ struct attention_kernel {
         auto sum = sums[i] * shrink;
         for (auto token = size_t{0}; token < count; ++token)
           sum += weights[token]
-                 * number_at(pages.format,
+                 * number_at(pages.type,
                              pages.head_at(pages.values, place.pages, first + token, offset), i);
         sums[i] = sum;
       });

@@ -13,8 +13,6 @@ using hicache::ec;
 using hicache::fail;
 using hicache::result;
 
-enum class model_family : uint8_t { llama, qwen2, qwen3 };
-
 /// How positions are scaled for RoPE. `plain` does not scale.
 enum class rope_kind : uint8_t { plain, linear, llama3, yarn };
 
@@ -30,13 +28,12 @@ struct rope_settings {
   /// yarn.
   double beta_fast = 32;
   double beta_slow = 1;
-  /// yarn: multiplies sine and cosine; 0 derives it from `factor`.
-  double attention_factor = 0;
+  /// Multiplies sine and cosine; 1 except for yarn.
+  double amplitude = 1;
 };
 
 /// Contents of a model's config.json. read_model_config checks the bounds of all numbers.
 struct model_config {
-  model_family family = model_family::llama;
   uint32_t vocabulary = 0;
   uint32_t hidden = 0;
   uint32_t intermediate = 0;
@@ -62,11 +59,5 @@ struct model_config {
 /// Reads FOLDER/config.json as transformers writes it.
 /// @returns invalid_argument with a sentence that names the file and the problem.
 result<model_config> read_model_config(const std::filesystem::path& folder);
-
-/// One factor per pair of elements of a head: the angle is position * factor.
-std::vector<float> rope_frequencies(const rope_settings& rope, uint32_t head_dim);
-
-/// Multiplier of sine and cosine; 1 except for yarn.
-float rope_amplitude(const rope_settings& rope);
 
 } // namespace llama

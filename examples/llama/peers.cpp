@@ -17,6 +17,8 @@ constexpr auto longest_pause = std::chrono::microseconds{2000};
 } // namespace
 
 peers::peers(MPI_Comm communicator) {
+  if (communicator == MPI_COMM_NULL)
+    return;
   MPI_Comm_dup(communicator, &communicator_);
   MPI_Comm_rank(communicator_, &rank_);
   MPI_Comm_size(communicator_, &size_);
@@ -39,7 +41,7 @@ void peers::sum(std::span<float> values) const {
   }
 }
 
-void peers::broadcast(std::vector<std::byte>& bytes) const {
+void peers::broadcast(std::vector<uint8_t>& bytes) const {
   if (size_ == 1)
     return;
   auto count = static_cast<int>(bytes.size());

@@ -2,7 +2,7 @@
 
 #include <mpi.h>
 
-#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -13,10 +13,8 @@ namespace llama {
 /// instance (MPI_ERRORS_ARE_FATAL).
 class peers {
 public:
-  /// A single rank; MPI need not be initialised.
-  peers() = default;
-
-  /// Duplicates the communicator, so that these messages are separate from hicache's.
+  /// @param communicator Is duplicated, so that these messages are separate from hicache's.
+  /// MPI_COMM_NULL: there is a single rank, and MPI need not be initialised.
   explicit peers(MPI_Comm communicator);
 
   peers(const peers&) = delete;
@@ -33,7 +31,7 @@ public:
   void sum(std::span<float> values) const;
 
   /// Replaces the bytes with those of rank 0, of any length. Waits without keeping a core busy.
-  void broadcast(std::vector<std::byte>& bytes) const;
+  void broadcast(std::vector<uint8_t>& bytes) const;
 
 private:
   MPI_Comm communicator_ = MPI_COMM_NULL;

@@ -48,12 +48,9 @@ public:
 /// Computes by OpenBLAS.
 std::unique_ptr<processor> make_cpu_processor();
 
-/// Whether this build has CUDA and cuBLAS.
-bool has_cuda() noexcept;
-
 /// Computes on a GPU.
 /// @param pool An address in the GPU's memory: L1. The calling thread uses that GPU from now on.
-/// @pre has_cuda()
+/// @returns unsupported, also without CUDA and cuBLAS
 result<std::unique_ptr<processor>> make_cuda_processor(uint64_t pool);
 
 } // namespace llama

@@ -30,24 +30,81 @@ struct scheduler_options {
   std::vector<uint32_t> end_tokens;
 };
 
+/// A completion under way.
+struct sequence {
+  enum class state : uint8_t {
+    /// Not known to hicache.
+    waiting,
+    /// L3 is asked for its prefix.
+    fetching,
+    /// It can run as soon as there is room.
+    ready,
+    /// It has pages, and another instance computes what belongs into them.
+    receiving,
+    /// It has pages for all of its tokens but the last one.
+    running,
+  };
+
+  /// Tokens whose KV is in the pages at the end of this pass.
+  uint64_t tokens_after_pass() const { return computed_tokens + pass_tokens; }
+
+  bool is_decoding() const { return computed_tokens + 1 == tokens.size(); }
+
+  /// Whether nobody has to agree to receive its KV first.
+  bool may_compute() const { return is_open || request.receiver_ranks == 0; }
+
+  /// It waits for its KV from another instance.
+  bool is_receiving() const { return now == state::receiving; }
+
+  /// It has room, and waits for a receiver of its KV.
+  bool awaits_receiver() const { return now == state::running && !may_compute(); }
+
+  /// Its KV is handed over, some of it in this pass.
+  bool is_handed_over() const { return is_open && pass_tokens > 0; }
+
+  completion_request request;
+  state now = state::waiting;
+  /// Number in hicache, another one after a restart; 0 while it waits.
+  hicache::request_id number = 0;
+  /// The prompt and what was added.
+  std::vector<hicache::token_id> tokens;
+  std::vector<hicache::page_index> pages;
+  /// Pages that the tree has, so that they do not change any more.
+  uint64_t settled_pages = 0;
+  /// Tokens whose KV is in the pages, and those of the current pass.
+  uint64_t computed_tokens = 0;
+  uint64_t pass_tokens = 0;
+  hicache::layer_progress_ptr loading;
+  uint64_t cached_tokens = 0;
+  std::chrono::nanoseconds load_wait{};
+  bool is_admitted_once = false;
+  /// Tokens that were given out.
+  size_t told = 0;
+  /// Prefill instances that were asked in vain.
+  uint64_t attempt = 0;
+  uint64_t handed_tokens = 0;
+  /// Its receiver can read it; and what it read is no longer valid.
+  bool is_open = false;
+  bool is_revoked = false;
+};
+
 /// Continuous batching with chunked prefill: decides what each turn asks of hicache and which
 /// tokens it computes. Values in, values out, so that equal inputs and answers lead all ranks to
 /// the same decisions. Not thread-safe.
 ///
 /// A turn calls the functions in their order here. Each list of operations is applied, and its
-/// answers are given to the function that follows it.
+/// answers are given to answered() before the next function is called.
 class scheduler {
 public:
   using operations = std::vector<hicache::tree_operation>;
+  using sequence_list = std::vector<const sequence*>;
 
   explicit scheduler(scheduler_options options) : options_(std::move(options)) {}
 
+  /// Takes the answers to the last list of operations.
+  void answered(const hicache::tree_answers& answers);
+
   // -- 1. what arrived ----------------------------------------------------------
-
-  void add(completion_request request);
-
-  /// Ends a completion. No effect if there is none.
-  void abort(completion_id id);
 
   /// What rank 0 tells all ranks. After the last input nothing is added, and all completions end.
   void take(const turn_input& input);
@@ -55,45 +112,21 @@ public:
   /// Releases what ended, and looks up the prefixes of those that wait.
   operations open();
 
-  void opened(const hicache::tree_answers& answers);
-
   // -- 2. room --------------------------------------------------------------------
 
   /// Loads and allocates for sequences that can run, and for those that need another page.
   operations make_room();
 
-  void made_room(const hicache::tree_answers& answers);
-
   // -- handoffs -------------------------------------------------------------------
 
-  /// A completion whose KV goes to another instance, or comes from one.
-  struct handoff {
-    completion_id id = 0;
-    uint64_t prompt_tokens = 0;
-    /// Tokens whose KV is in the pages, at the end of this pass.
-    uint64_t computed_tokens = 0;
-    std::span<const hicache::page_index> pages;
-    /// As in completion_request.
-    uint64_t receiver_pages = 0;
-    uint32_t receiver_ranks = 0;
-    /// As in handoff_event.
-    uint64_t attempt = 0;
-  };
-
-  /// Prompts that have room, and wait for open_handoff() or fail().
-  std::vector<handoff> unopened() const;
+  /// Sequences for which a function answers true.
+  sequence_list list(bool (sequence::*is_wanted)() const) const;
 
   /// A receiver can read the prompt now.
   void open_handoff(completion_id id) { find_completion(id)->is_open = true; }
 
   /// Ends a completion that cannot be.
   void fail(completion_id id, std::string why);
-
-  /// The prompts of this pass that are handed over; after batch().
-  std::vector<handoff> handed_in_pass() const;
-
-  /// Completions that wait for their KV.
-  std::vector<handoff> receiving() const;
 
   /// The KV of the prompt and the first token have come.
   void receive(completion_id id, hicache::token_id first);
@@ -116,8 +149,6 @@ public:
 
   /// Inserts what was computed.
   operations insert();
-
-  void inserted(const hicache::tree_answers& answers);
 
   // -- 4. facts -------------------------------------------------------------------
 
@@ -145,49 +176,15 @@ public:
   bool awaits_handoffs() const;
 
 private:
-  enum class state : uint8_t {
-    /// Not known to hicache.
-    waiting,
-    /// L3 is asked for its prefix.
-    fetching,
-    /// It can run as soon as there is room.
-    ready,
-    /// It has pages, and another instance computes what belongs into them.
-    receiving,
-    /// It has pages for all of its tokens but the last one.
-    running,
+  using state = sequence::state;
+  using place = std::list<sequence>::iterator;
+  using answers_of_group = std::span<const hicache::tree_answer>;
+
+  /// Operations of the next list, and what to do with their answers; sequences live until then.
+  struct question {
+    size_t size = 0;
+    std::function<void(answers_of_group)> then;
   };
-
-  struct sequence {
-    completion_request request;
-    state now = state::waiting;
-    /// Number in hicache, another one after a restart; 0 while it waits.
-    hicache::request_id number = 0;
-    /// The prompt and what was added.
-    std::vector<hicache::token_id> tokens;
-    std::vector<hicache::page_index> pages;
-    /// Pages that the tree has, so that they do not change any more.
-    uint64_t settled_pages = 0;
-    /// Tokens whose KV is in the pages, and those of the current pass.
-    uint64_t computed_tokens = 0;
-    uint64_t pass_tokens = 0;
-    hicache::layer_progress_ptr loading;
-    uint64_t cached_tokens = 0;
-    std::chrono::nanoseconds load_wait{};
-    bool is_admitted_once = false;
-    /// Tokens that were given out.
-    size_t told = 0;
-    /// Prefill instances that were asked in vain.
-    uint64_t attempt = 0;
-    uint64_t handed_tokens = 0;
-    /// Its receiver can read it; and what it read is no longer valid.
-    bool is_open = false;
-    bool is_revoked = false;
-
-    bool is_decoding() const { return computed_tokens + 1 == tokens.size(); }
-  };
-
-  using sequence_list = std::list<sequence>;
 
   /// A streaming session of hicache.
   struct conversation {
@@ -197,25 +194,31 @@ private:
     hicache::request_id last_turn = 0;
   };
 
+  /// Adds operations to the next list.
+  void ask(operations wanted, std::function<void(answers_of_group)> then);
+
+  void open_session(hicache::session_id session);
+
+  void look_up(sequence& which);
+
+  void ask_for_room(sequence& which);
+
+  void ask_for_page(sequence& which);
+
   sequence* find(hicache::request_id number);
 
-  sequence_list::iterator find_completion(completion_id id);
-
-  static handoff describe(const sequence& which);
-
-  template <class Predicate>
-  std::vector<handoff> describe_if(Predicate is_wanted) const;
+  place find_completion(completion_id id);
 
   /// Asks the next prefill instance for what the sequence lacks, if there is one and it is worth
   /// it.
   void seek(sequence& which);
 
-  bool may_compute(const sequence& which) const;
-
   uint64_t count(state wanted) const;
 
-  /// Whether a turn of the session is open.
-  bool is_in_turn(hicache::session_id session) const;
+  /// Whether a session is open, and none of its turns is.
+  bool is_between_turns(hicache::session_id session) const;
+
+  void close_session(hicache::session_id session);
 
   /// Closes the session that has been idle for longest, because what sessions keep is not evicted.
   /// @returns false if there is none
@@ -227,44 +230,37 @@ private:
   /// Releases a sequence's pages and has it wait again.
   void restart(sequence& which);
 
-  void end(sequence_list::iterator which, finish_reason why, std::string error = {});
+  void end(place which, finish_reason why, std::string error = {});
 
-  hicache::token_buffer computed_part(const sequence& which) const;
-
-  /// Whether it has all the tokens that it should have.
-  bool is_complete(const sequence& which) const;
-
-  /// Whether its last token is one at which the model ends.
-  bool is_at_end(const sequence& which) const;
+  /// Whether it has all the tokens that it should have, and why these are all.
+  finish_reason finish_of(const sequence& which) const;
 
   /// Whether the page of the next token is missing.
   bool needs_page(const sequence& which) const;
-
-  void note_room(sequence& which, const hicache::tree_answer& loaded,
-                 const hicache::tree_answer& allocated);
-  void note_page(sequence& which, const hicache::tree_answer& allocated);
 
   /// No sequence could run: makes room by restarting another one, or gives up.
   void handle_shortage();
 
   /// Gives out new tokens, and ends the sequence if it is complete.
-  void tell(sequence_list::iterator which);
+  void tell(place which);
+
+  /// Adds an output of a sequence.
+  completion_output& output_of(const sequence& which);
 
   const scheduler_options options_;
-  sequence_list sequences_;
+  std::list<sequence> sequences_;
   hicache::request_id last_number_ = 0;
+  operations list_;
+  std::vector<question> questions_;
   /// Requests of hicache to release, and sessions to close.
   std::vector<hicache::request_id> released_;
   std::vector<hicache::session_ref> closed_;
   std::map<hicache::session_id, conversation> sessions_;
-  /// Sessions that the last list opens.
-  std::vector<hicache::session_id> opening_;
-  /// What the operations of the last list belong to.
-  std::vector<hicache::request_id> asked_;
-  std::vector<hicache::request_id> in_pass_;
+  /// The last list opens sessions.
+  bool opens_sessions_ = false;
+  /// Sequences of the slices.
+  std::vector<sequence*> in_pass_;
   std::vector<completion_id> dropped_;
-  /// Whose KV has come from another instance and is not inserted yet.
-  std::vector<hicache::request_id> received_;
   /// Only this many may be open, because pages are short.
   std::optional<uint64_t> open_limit_;
   bool is_short_ = false;

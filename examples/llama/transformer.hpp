@@ -55,9 +55,10 @@ using rank_sum = std::function<void(std::span<float>)>;
 class transformer {
 public:
   /// @param pool rank_runtime::device_buffers().
+  /// @param type Of the KV: fp32, fp16 or bf16.
   /// @param device Can address the pool.
   transformer(model_config config, model_weights weights, hicache::device_layers pool,
-              number_format format, std::unique_ptr<processor> device, rank_sum sum);
+              element_type type, std::unique_ptr<processor> device, rank_sum sum);
 
   const model_config& config() const noexcept { return config_; }
 
@@ -73,8 +74,6 @@ private:
 
   /// Prepares a row for each token.
   void begin(std::span<const slice> slices);
-
-  layer_pages pages_of(uint32_t layer) const;
 
   void normalise(const std::vector<float>& gain);
 
@@ -98,12 +97,11 @@ private:
   const model_config config_;
   const model_weights weights_;
   const hicache::device_layers pool_;
-  const number_format format_;
+  const element_type type_;
   const std::unique_ptr<processor> device_;
   const rank_sum sum_;
   const head_shape shape_;
   const std::vector<float> frequencies_;
-  const float amplitude_;
   // One row per token of the pass.
   size_t rows_ = 0;
   std::pmr::vector<hicache::page_index> pages_{device_->memory()};

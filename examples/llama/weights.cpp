@@ -1,29 +1,50 @@
 #include "examples/llama/weights.hpp"
 
-#include "examples/llama/checkpoint.hpp"
+#include "base/try.hpp"
+#include "examples/llama/kernels.hpp"
+#include "launch/tensor_file.hpp"
 
+#include <nlohmann/json.hpp>
+
+#include <map>
 #include <string>
+#include <string_view>
 
 namespace llama {
 
+using namespace hicache;
+
 namespace {
 
-/// Reads tensors and keeps the first error.
+using nlohmann::json;
+
+/// Rows [first_row, first_row + rows) and columns [first_column, first_column + columns).
+struct tensor_part {
+  uint64_t first_row = 0;
+  uint64_t rows = 0;
+  uint64_t first_column = 0;
+  uint64_t columns = 0;
+};
+
+/// Reads tensors of a model as floats, and keeps the first error.
 class tensor_reader {
 public:
-  explicit tensor_reader(const checkpoint& from) : from_(from) {}
-
-  void append(std::vector<float>& target, const std::string& name, uint64_t rows, uint64_t columns,
-              const tensor_part& part) {
-    if (const auto read
-        = error_.detail.empty() ? from_.append(target, name, rows, columns, part) : result<void>{};
-        !read)
-      error_ = read.error();
+  /// @param files Must outlive the reader.
+  explicit tensor_reader(const std::vector<tensor_file>& files) {
+    for (const auto& file : files)
+      for (const auto& each : file.tensors)
+        if (!places_.try_emplace(each.name, place{&file, &each}).second && status_)
+          status_ = fail(ec::invalid_argument, file.file.path().string() + " has the tensor \""
+                                                 + each.name + "\" that another file has, too");
   }
 
   std::vector<float> vector(const std::string& name, uint64_t length) {
+    return matrix(name, 1, length);
+  }
+
+  std::vector<float> matrix(const std::string& name, uint64_t rows, uint64_t columns) {
     auto whole = std::vector<float>{};
-    append(whole, name, 1, length, {0, 1, 0, length});
+    append(whole, name, rows, columns, {0, rows, 0, columns});
     return whole;
   }
 
@@ -47,38 +68,72 @@ public:
     return layer;
   }
 
-  const hicache::error& error() const { return error_; }
+  const result<void>& status() const { return status_; }
 
 private:
-  const checkpoint& from_;
-  hicache::error error_;
-};
+  struct place {
+    const tensor_file* file;
+    const stored_tensor* tensor;
+  };
 
-struct rank_place {
-  uint32_t rank;
-  uint32_t ranks;
-  /// Split of the KV heads; ranks that outnumber heads share them.
-  hicache::head_split split;
+  void append(std::vector<float>& target, const std::string& name, uint64_t rows, uint64_t columns,
+              const tensor_part& part) {
+    if (status_)
+      status_ = read(target, name, rows, columns, part);
+  }
+
+  /// Appends part of a matrix of `rows` and `columns`; a vector has one row.
+  result<void> read(std::vector<float>& target, const std::string& name, uint64_t rows,
+                    uint64_t columns, const tensor_part& part) const {
+    static const auto types = std::map<std::string_view, element_type>{
+      {"F32", element_type::fp32}, {"F16", element_type::fp16}, {"BF16", element_type::bf16}};
+    const auto found = places_.find(name);
+    if (found == places_.end())
+      return fail(ec::invalid_argument, "the model has no tensor \"" + name + "\"");
+    const auto& [file, tensor] = found->second;
+    const auto expected = rows == 1 ? std::vector{columns} : std::vector{rows, columns};
+    const auto type = types.find(tensor->dtype);
+    const auto number_bytes = type == types.end() ? 0 : size_of(type->second);
+    if (number_bytes == 0 || tensor->shape != expected
+        || tensor->end - tensor->begin != rows * columns * number_bytes)
+      return fail(ec::invalid_argument, "the tensor \"" + name + "\" is " + tensor->dtype + " "
+                                          + json(tensor->shape).dump() + " in "
+                                          + std::to_string(tensor->end - tensor->begin)
+                                          + " bytes; expected " + json(expected).dump()
+                                          + " of F32, F16 or BF16");
+    target.reserve(target.size() + part.rows * part.columns);
+    auto numbers = std::vector<float>(part.columns); // Aligned for every type.
+    auto* const bytes = reinterpret_cast<std::byte*>(numbers.data());
+    for (auto row = part.first_row; row < part.first_row + part.rows; ++row) {
+      const auto first = row * columns + part.first_column;
+      HICACHE_TRY(file->file.read(file->data + tensor->begin + first * number_bytes, bytes,
+                                  part.columns * number_bytes));
+      for (auto column = uint64_t{0}; column < part.columns; ++column)
+        target.push_back(number_at(type->second, bytes, column));
+    }
+    return {};
+  }
+
+  std::map<std::string, place> places_;
+  result<void> status_;
 };
 
 layer_weights load_layer(const model_config& config, tensor_reader& from, uint32_t layer,
-                         const rank_place& place) {
+                         const head_split& split, uint32_t rank, uint32_t ranks) {
   const auto prefix = "model.layers." + std::to_string(layer) + ".";
   const auto attention = prefix + "self_attn.";
   const auto mlp = prefix + "mlp.";
   const auto width = uint64_t{config.head_dim};
   const auto q = width * config.heads;
   const auto kv = width * config.kv_heads;
-  const auto my_q = q / place.ranks;
-  const auto my_kv = width * place.split.heads;
-  const auto first_q = my_q * place.rank;
-  const auto first_kv = my_kv * place.split.part_of(place.rank);
-  const auto inner = config.intermediate / place.ranks;
-  const auto first_inner = uint64_t{inner} * place.rank;
+  const auto my_q = q / ranks;
+  const auto my_kv = width * split.heads;
+  const auto first_kv = my_kv * split.part_of(rank);
+  const auto inner = uint64_t{config.intermediate} / ranks;
   auto loaded = layer_weights{};
   loaded.attention_norm = from.vector(prefix + "input_layernorm.weight", config.hidden);
   loaded.mlp_norm = from.vector(prefix + "post_attention_layernorm.weight", config.hidden);
-  from.append_outputs(loaded.qkv, attention + "q_proj", q, config.hidden, first_q, my_q,
+  from.append_outputs(loaded.qkv, attention + "q_proj", q, config.hidden, my_q * rank, my_q,
                       config.qkv_bias);
   for (const auto* name : {"k_proj", "v_proj"})
     from.append_outputs(loaded.qkv, attention + name, kv, config.hidden, first_kv, my_kv,
@@ -88,41 +143,39 @@ layer_weights load_layer(const model_config& config, tensor_reader& from, uint32
     loaded.k_norm = from.vector(attention + "k_norm.weight", width);
   }
   loaded.output
-    = from.inputs_of(attention + "o_proj", config.hidden, q, first_q, my_q, config.output_bias);
+    = from.inputs_of(attention + "o_proj", config.hidden, q, my_q * rank, my_q, config.output_bias);
   for (const auto* name : {"gate_proj", "up_proj"})
-    from.append_outputs(loaded.gate_up, mlp + name, config.intermediate, config.hidden, first_inner,
-                        inner, config.mlp_bias);
-  loaded.down = from.inputs_of(mlp + "down_proj", config.hidden, config.intermediate, first_inner,
+    from.append_outputs(loaded.gate_up, mlp + name, config.intermediate, config.hidden,
+                        inner * rank, inner, config.mlp_bias);
+  loaded.down = from.inputs_of(mlp + "down_proj", config.hidden, config.intermediate, inner * rank,
                                inner, config.mlp_bias);
   return loaded;
 }
 
 } // namespace
 
-result<model_weights> load_weights(const model_config& config, const checkpoint& from,
+result<model_weights> load_weights(const model_config& config, const std::filesystem::path& folder,
                                    uint32_t rank, uint32_t ranks) {
-  const auto split = hicache::split_heads(config.kv_heads, ranks);
+  const auto split = split_heads(config.kv_heads, ranks);
   if (!split || config.heads % ranks != 0 || config.intermediate % ranks != 0)
     return fail(ec::invalid_argument,
                 std::to_string(ranks)
                   + " ranks do not divide the model's heads, KV heads and intermediate size");
-  auto reader = tensor_reader{from};
+  const auto files = HICACHE_TRY(open_tensor_files(folder));
+  auto reader = tensor_reader{files};
   auto loaded = model_weights{};
   loaded.heads = config.heads / ranks;
   loaded.kv_heads = split->heads;
-  const auto whole = tensor_part{0, config.vocabulary, 0, config.hidden};
-  reader.append(loaded.embedding, "model.embed_tokens.weight", config.vocabulary, config.hidden,
-                whole);
+  loaded.embedding = reader.matrix("model.embed_tokens.weight", config.vocabulary, config.hidden);
   for (auto layer = uint32_t{0}; layer < config.layers; ++layer)
-    loaded.layers.push_back(load_layer(config, reader, layer, {rank, ranks, *split}));
+    loaded.layers.push_back(load_layer(config, reader, layer, *split, rank, ranks));
   loaded.final_norm = reader.vector("model.norm.weight", config.hidden);
   loaded.first_token = static_cast<uint32_t>(uint64_t{config.vocabulary} * rank / ranks);
   const auto end = static_cast<uint32_t>(uint64_t{config.vocabulary} * (rank + 1) / ranks);
   reader.append_outputs(loaded.head, config.tied_embeddings ? "model.embed_tokens" : "lm_head",
                         config.vocabulary, config.hidden, loaded.first_token,
                         end - loaded.first_token, false);
-  if (!reader.error().detail.empty())
-    return tl::unexpected{reader.error()};
+  HICACHE_TRY(reader.status());
   return loaded;
 }
 

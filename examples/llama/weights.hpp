@@ -4,11 +4,10 @@
 #include "hicache/geometry.hpp"
 
 #include <cstdint>
+#include <filesystem>
 #include <vector>
 
 namespace llama {
-
-class checkpoint;
 
 /// y = x * weights^T + bias. Row-major: one row of weights per output.
 struct linear_layer {
@@ -50,10 +49,11 @@ struct model_weights {
   uint32_t first_token = 0;
 };
 
-/// Loads the part of rank `rank` of `ranks`.
+/// Loads the part of rank `rank` of `ranks` from the safetensors files of a folder: F32, F16 and
+/// BF16 numbers, as floats.
 /// @returns invalid_argument with a sentence: a missing tensor, a shape other than config.json
 /// says, or dimensions not divisible by the ranks
-result<model_weights> load_weights(const model_config& config, const checkpoint& from,
+result<model_weights> load_weights(const model_config& config, const std::filesystem::path& folder,
                                    uint32_t rank, uint32_t ranks);
 
 } // namespace llama

@@ -68,7 +68,7 @@ cd "$root"
 library=(base/{batch_copier,check,clock,copy_workers,error,names,unique_fd,unique_mapping,units}.cpp messages/ids.cpp messages/operations.cpp cache/geometry.cpp gpu/*.cpp gpu/*.cu)
 tests=(tests/gpu/*_test.cpp)
 benchmark=(bench/transfer_main.cpp launch/transfer_*.cpp launch/transfer_*.cu)
-engine=(examples/llama/{cuda_processor,rope,transformer}.cpp examples/llama/*.cu)
+engine=(examples/llama/{cuda_processor,transformer}.cpp examples/llama/*.cu)
 engine_tests=(tests/llama/cuda_processor_test.cpp)
 cd - >/dev/null
 

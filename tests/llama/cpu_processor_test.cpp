@@ -6,7 +6,7 @@ namespace llama::test {
 namespace {
 
 TEST(CpuProcessorTest, ComputesWhatThePlainProcessorComputes) {
-  expect_what_the_plain_one_computes([](number_format format, uint32_t page_size) {
+  expect_what_the_plain_one_computes([](element_type format, uint32_t page_size) {
     return complete_on_cpu(format, page_size, make_cpu_processor());
   });
 }

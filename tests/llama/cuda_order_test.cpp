@@ -29,7 +29,7 @@ protected:
     mover_ = std::move(
       *make_cuda_mover(0, layers, l2_, l2_memory_->data(), {}, cuda_copy_method::batched));
     model_ = std::make_unique<transformer>(
-      config_, tiny_weights(config_), layers, number_format::f32,
+      config_, tiny_weights(config_), layers, element_type::fp32,
       std::move(*make_cuda_processor(layers.buffers.front().address)), rank_sum{});
   }
 
@@ -49,9 +49,9 @@ protected:
 
   const model_config config_ = tiny_config();
   const pool_geometry l1_
-    = tiny_pool(config_, number_format::f32, 16, host_layout::layer_first, pool_pages);
+    = tiny_pool(config_, element_type::fp32, 16, host_layout::layer_first, pool_pages);
   const pool_geometry l2_
-    = tiny_pool(config_, number_format::f32, 16, host_layout::page_first, pool_pages);
+    = tiny_pool(config_, element_type::fp32, 16, host_layout::page_first, pool_pages);
   std::unique_ptr<device_memory> memory_;
   std::unique_ptr<device_memory> l2_memory_;
   std::unique_ptr<page_mover> mover_;

@@ -22,7 +22,7 @@ protected:
   }
 
   /// The model with its KV on the GPU.
-  transformer make(number_format format, uint32_t page_size) {
+  transformer make(element_type format, uint32_t page_size) {
     const auto pages = pages_of_three(page_size);
     const auto pool = tiny_pool(config_, format, page_size, host_layout::layer_first, pages);
     memory_ = std::move(*device_->allocate(pool.total_bytes()));
@@ -34,7 +34,7 @@ protected:
 
   /// Copies with an L2 of as many pages.
   std::unique_ptr<copy_engine> make_copies(uint32_t page_size) {
-    const auto l2 = tiny_pool(config_, number_format::f32, page_size, host_layout::page_first,
+    const auto l2 = tiny_pool(config_, element_type::fp32, page_size, host_layout::page_first,
                               pages_of_three(page_size));
     l2_memory_ = std::move(*device_->allocate_host(l2.total_bytes(), {}));
     auto copies = device_->make_copy_engine(layers_, l2, *l2_memory_, {});
@@ -50,7 +50,7 @@ protected:
 };
 
 TEST_F(CudaProcessorTest, ComputesWhatThePlainProcessorComputes) {
-  expect_what_the_plain_one_computes([this](number_format format, uint32_t page_size) {
+  expect_what_the_plain_one_computes([this](element_type format, uint32_t page_size) {
     auto model = make(format, page_size);
     return complete_three(model, page_size);
   });
@@ -58,9 +58,9 @@ TEST_F(CudaProcessorTest, ComputesWhatThePlainProcessorComputes) {
 
 TEST_F(CudaProcessorTest, PagesFromL2GiveTheSameTokens) {
   constexpr auto page_size = uint32_t{16};
-  auto model = make(number_format::f32, page_size);
+  auto model = make(element_type::fp32, page_size);
   const auto copies = make_copies(page_size);
-  const auto expected = complete_plainly(number_format::f32, page_size);
+  const auto expected = complete_plainly(element_type::fp32, page_size);
   const auto prompt = std::vector(expected[1].tokens.begin(), expected[1].tokens.begin() + 150);
   const auto cached = prompt.size() / page_size;
   auto pages = std::vector<page_index>(cached + 2);
@@ -94,7 +94,7 @@ TEST_F(CudaProcessorTest, PagesFromL2GiveTheSameTokens) {
 }
 
 TEST_F(CudaProcessorTest, ALoadThatFailsIsNoticed) {
-  auto model = make(number_format::f32, 16);
+  auto model = make(element_type::fp32, 16);
   auto progress = layer_progress{config_.layers};
   progress.fail();
   auto sequence = tiny_sequence{random_tokens(config_, 20, 1), {1, 2}, 16};

@@ -150,10 +150,11 @@ class EngineTest(EngineCase):
 
     def test_bad_requests_are_one_sentence(self):
         engine = self.start("--device-pages", "8")
-        for body, expected in (({"prompt": []}, "prompt"), ({"prompt": [272]}, "prompt: expected tokens below 272"), ({"prompt": "a" * 128}, "fewer than 128"),
-                               ({"prompt": "a", "max_tokens": 0}, "max_tokens"), ({"prompt": "a", "n": 2}, "n: expected 1"), ([], "a JSON object"),
-                               ({"prompt": "a", "temperature": 0.7}, "temperature: expected 0"), ({"prompt": "a", "stop": ["b"]}, "stop: not supported"),
-                               ({"prompt": "a", "session": 0}, "session: expected a number from 1")):
+        for body, expected in (({"prompt": []}, "prompt"), ({"prompt": [272]}, '"prompt": expected tokens below 272'), ({"prompt": "a" * 128}, "fewer than 128"),
+                               ({"prompt": "a", "max_tokens": 0}, "max_tokens"), ({"prompt": "a", "n": 2}, '"n": expected 1'), ([], "a JSON object"),
+                               ({"prompt": "a", "temperature": 0.7}, '"temperature": expected 0'), ({"prompt": "a", "stop": ["b"]}, '"stop": not supported'),
+                               ({"prompt": "a", "priority": 2**64 - 1}, '"priority": expected a number'),
+                               ({"prompt": "a", "session": 0}, '"session": expected a number from 1')):
             with self.subTest(body=body):
                 status, answer = self.post(engine, body)
                 self.assertEqual(status, 400)

@@ -88,8 +88,8 @@ protected:
   }
 
   void begin() {
-    scheduler_->opened(cache_.apply(scheduler_->open()));
-    scheduler_->made_room(cache_.apply(scheduler_->make_room()));
+    scheduler_->answered(cache_.apply(scheduler_->open()));
+    scheduler_->answered(cache_.apply(scheduler_->make_room()));
   }
 
   /// Computes a pass whose likeliest token is 2. @returns its slices' first positions
@@ -106,7 +106,7 @@ protected:
     }
     if (!firsts.empty())
       scheduler_->computed(result, vocabulary);
-    scheduler_->inserted(cache_.apply(scheduler_->insert()));
+    scheduler_->answered(cache_.apply(scheduler_->insert()));
     return firsts;
   }
 
@@ -126,7 +126,7 @@ protected:
   ReceiveScheduleTest() {
     auto wanted = prompt();
     wanted.prefill = {"a", "b"};
-    scheduler_->add(wanted);
+    scheduler_->take({.added = {wanted}});
     begin();
   }
 };
@@ -139,9 +139,9 @@ TEST_F(ReceiveScheduleTest, APrefillInstanceIsAskedForWhatIsNotCached) {
   EXPECT_EQ(outputs[0].known_pages, 1U);
   EXPECT_FALSE(scheduler_->can_compute());
   EXPECT_TRUE(scheduler_->awaits_handoffs());
-  ASSERT_THAT(scheduler_->receiving(), SizeIs(1));
-  EXPECT_EQ(scheduler_->receiving()[0].computed_tokens, 4U);
-  EXPECT_THAT(scheduler_->receiving()[0].pages, ElementsAre(1, 2, 3));
+  ASSERT_THAT(scheduler_->list(&sequence::is_receiving), SizeIs(1));
+  EXPECT_EQ(scheduler_->list(&sequence::is_receiving)[0]->computed_tokens, 4U);
+  EXPECT_THAT(scheduler_->list(&sequence::is_receiving)[0]->pages, ElementsAre(1, 2, 3));
 }
 
 TEST_F(ReceiveScheduleTest, WhatItGetsIsInsertedAndDecodedFrom) {
@@ -161,7 +161,7 @@ TEST_F(ReceiveScheduleTest, WhatItGetsIsInsertedAlsoIfItIsAllThatIsWanted) {
   wanted.id = 2;
   wanted.max_tokens = 1;
   wanted.prefill = {"a"};
-  scheduler_->add(wanted);
+  scheduler_->take({.added = {wanted}});
   begin();
   scheduler_->receive(2, 7);
   EXPECT_THAT(compute(), ElementsAre(10));
@@ -174,15 +174,15 @@ TEST_F(ReceiveScheduleTest, TheNextInstanceIsAskedAndAtLastNone) {
   const auto outputs = end();
   ASSERT_THAT(outputs, SizeIs(1));
   EXPECT_EQ(outputs[0].attempt, 1U);
-  EXPECT_EQ(scheduler_->receiving()[0].attempt, 1U);
+  EXPECT_EQ(scheduler_->list(&sequence::is_receiving)[0]->attempt, 1U);
   scheduler_->miss_handoff(1);
   EXPECT_THAT(end(), IsEmpty());
-  EXPECT_THAT(scheduler_->receiving(), IsEmpty());
+  EXPECT_THAT(scheduler_->list(&sequence::is_receiving), IsEmpty());
   EXPECT_THAT(compute(), ElementsAre(4)) << "after what is cached";
 }
 
 TEST_F(ReceiveScheduleTest, ItsPagesAreGivenBackOnlyAfterTheReceiverIsTold) {
-  scheduler_->abort(1);
+  scheduler_->take({.aborted = {1}});
   EXPECT_THAT(scheduler_->take_dropped(), ElementsAre(1));
   EXPECT_THAT(cache_.released, IsEmpty());
   cache_.apply(scheduler_->open());
@@ -193,15 +193,15 @@ TEST_F(ReceiveScheduleTest, ARestartMakesLateMessagesMeanNothing) {
   scheduler_->restart_all();
   EXPECT_THAT(scheduler_->take_dropped(), ElementsAre(1));
   begin();
-  ASSERT_THAT(scheduler_->receiving(), SizeIs(1));
-  EXPECT_EQ(scheduler_->receiving()[0].attempt, 1U);
+  ASSERT_THAT(scheduler_->list(&sequence::is_receiving), SizeIs(1));
+  EXPECT_EQ(scheduler_->list(&sequence::is_receiving)[0]->attempt, 1U);
 }
 
 TEST_F(HandoffScheduleTest, LessThanAPageIsNotWorthAsking) {
   cache_ = plentiful{8};
   auto wanted = prompt();
   wanted.prefill = {"a"};
-  scheduler_->add(wanted);
+  scheduler_->take({.added = {wanted}});
   begin();
   EXPECT_THAT(compute(), ElementsAre(8));
 }
@@ -215,7 +215,7 @@ protected:
     wanted.max_tokens = 1;
     wanted.receiver_ranks = 2;
     wanted.receiver_pages = 1;
-    scheduler_->add(wanted);
+    scheduler_->take({.added = {wanted}});
     begin();
   }
 };
@@ -224,22 +224,22 @@ TEST_F(SendScheduleTest, NothingIsComputedBeforeReceiversCanReadIt) {
   EXPECT_THAT(compute(), IsEmpty());
   EXPECT_FALSE(scheduler_->can_compute());
   EXPECT_TRUE(scheduler_->awaits_handoffs());
-  const auto waiting = scheduler_->unopened();
+  const auto waiting = scheduler_->list(&sequence::awaits_receiver);
   ASSERT_THAT(waiting, SizeIs(1));
-  EXPECT_EQ(waiting[0].receiver_ranks, 2U);
-  EXPECT_EQ(waiting[0].receiver_pages, 1U);
-  EXPECT_EQ(waiting[0].prompt_tokens, 10U);
+  EXPECT_EQ(waiting[0]->request.receiver_ranks, 2U);
+  EXPECT_EQ(waiting[0]->request.receiver_pages, 1U);
+  EXPECT_THAT(waiting[0]->request.prompt, SizeIs(10));
   scheduler_->open_handoff(1);
-  EXPECT_THAT(scheduler_->unopened(), IsEmpty());
+  EXPECT_THAT(scheduler_->list(&sequence::awaits_receiver), IsEmpty());
   EXPECT_THAT(compute(), ElementsAre(4));
 }
 
 TEST_F(SendScheduleTest, APassSaysHowMuchOfThePromptItCompletes) {
   scheduler_->open_handoff(1);
-  EXPECT_THAT(scheduler_->handed_in_pass(), IsEmpty());
+  EXPECT_THAT(scheduler_->list(&sequence::is_handed_over), IsEmpty());
   scheduler_->batch();
-  ASSERT_THAT(scheduler_->handed_in_pass(), SizeIs(1));
-  EXPECT_EQ(scheduler_->handed_in_pass()[0].computed_tokens, 10U);
+  ASSERT_THAT(scheduler_->list(&sequence::is_handed_over), SizeIs(1));
+  EXPECT_EQ(scheduler_->list(&sequence::is_handed_over)[0]->tokens_after_pass(), 10U);
 }
 
 TEST_F(SendScheduleTest, AHandoffThatCannotBeIsASentence) {

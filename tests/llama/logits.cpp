@@ -5,7 +5,6 @@
 // bit is wrong once the prompts are computed. Prints, for each prompt, the scores after its last
 // token and the added tokens. All prompts are computed side by side. Rank 0 prints.
 
-#include "examples/llama/checkpoint.hpp"
 #include "examples/llama/peers.hpp"
 #include "examples/llama/transformer.hpp"
 
@@ -16,6 +15,7 @@
 #include <bit>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -83,14 +83,15 @@ void advance(transformer& model, std::vector<sequence>& all, const json& job) {
 int run(const char* folder, const char* job_file) {
   const auto ranks = peers{MPI_COMM_WORLD};
   const auto job = json::parse(std::ifstream{job_file});
-  auto config = read_model_config(folder);
-  auto format = parse_kv_format(job["dtype"].get<std::string>());
-  auto files = config ? checkpoint::open(folder) : tl::unexpected{config.error()};
-  auto weights = files ? load_weights(*config, *files, static_cast<uint32_t>(ranks.rank()),
-                                      static_cast<uint32_t>(ranks.size()))
-                       : tl::unexpected{files.error()};
-  if (!format || !weights) {
-    std::fprintf(stderr, "%s\n", (weights ? format.error() : weights.error()).detail.c_str());
+  const auto types = std::map<std::string, element_type>{
+    {"fp32", element_type::fp32}, {"fp16", element_type::fp16}, {"bf16", element_type::bf16}};
+  const auto type = types.at(job["dtype"].get<std::string>());
+  const auto config = read_model_config(folder);
+  auto weights = config ? load_weights(*config, folder, static_cast<uint32_t>(ranks.rank()),
+                                       static_cast<uint32_t>(ranks.size()))
+                        : tl::unexpected{config.error()};
+  if (!weights) {
+    std::fprintf(stderr, "%s\n", weights.error().detail.c_str());
     return 2;
   }
   const auto shape = hicache::pool_shape{hicache::attention_kind::mha,
@@ -98,7 +99,7 @@ int run(const char* folder, const char* job_file) {
                                          weights->kv_heads,
                                          config->head_dim,
                                          config->head_dim,
-                                         size_of(*format),
+                                         size_of(type),
                                          job["page_size"].get<uint32_t>()};
   auto all = std::vector<sequence>{};
   const auto steps = job["steps"].get<uint64_t>();
@@ -113,7 +114,7 @@ int run(const char* folder, const char* job_file) {
   auto memory = pool{shape, next_page};
   auto model = transformer{
     *config, std::move(*weights),  memory.layers(),
-    *format, make_cpu_processor(), [&](std::span<float> values) { ranks.sum(values); }};
+    type,    make_cpu_processor(), [&](std::span<float> values) { ranks.sum(values); }};
   auto answer = json::array();
   auto flip = job.value("flip", std::vector<uint32_t>{});
   while (std::ranges::any_of(all, [](const auto& x) { return x.tokens.size() < x.wanted; })) {

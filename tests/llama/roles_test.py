@@ -171,7 +171,7 @@ class HandoffTest(RolesCase):
         for bad in ("x", [1], ["a"] * 9):
             status, answer = self.post(decode, {"prompt": "a", "prefill": bad})
             self.assertEqual(status, 400)
-            self.assertIn("prefill: expected a list", answer["error"]["message"])
+            self.assertIn('"prefill": expected a list', answer["error"]["message"])
         self.stop(second)
         self.stop(decode)
 

@@ -115,12 +115,16 @@ protected:
     return {id, std::vector<token_id>(prompt, 1), most, priority, false, {}};
   }
 
+  static void add(scheduler& tested, completion_request wanted) {
+    tested.take({.added = {std::move(wanted)}});
+  }
+
   /// A turn in which the model says `token`.
   /// @returns the lengths of the slices
   std::vector<size_t> turn(scheduler& tested, token_id token = 2, bool is_loaded = true,
                            const step_result& facts = {}) {
-    tested.opened(cache.apply(tested.open()));
-    tested.made_room(cache.apply(tested.make_room()));
+    tested.answered(cache.apply(tested.open()));
+    tested.answered(cache.apply(tested.make_room()));
     auto lengths = std::vector<size_t>{};
     auto result = pass_result{};
     for (const auto& each : tested.batch()) {
@@ -133,7 +137,7 @@ protected:
     }
     result.is_loaded = is_loaded;
     tested.computed(result, vocabulary);
-    tested.inserted(cache.apply(tested.insert()));
+    tested.answered(cache.apply(tested.insert()));
     tested.stepped(facts);
     for (auto& output : tested.take_outputs()) {
       auto& all = tokens[output.id];
@@ -156,8 +160,8 @@ protected:
 
 TEST_F(SchedulerTest, APromptIsComputedInPartsBesideDecoding) {
   auto tested = make(10);
-  tested.add(request(1, 3, 4));
-  tested.add(request(2, 15, 2));
+  add(tested, request(1, 3, 4));
+  add(tested, request(2, 15, 2));
   EXPECT_THAT(turn(tested), ElementsAre(3, 7));
   EXPECT_THAT(turn(tested), ElementsAre(1, 8));
   EXPECT_THAT(turn(tested), ElementsAre(1, 1));
@@ -171,10 +175,10 @@ TEST_F(SchedulerTest, APromptIsComputedInPartsBesideDecoding) {
 
 TEST_F(SchedulerTest, AnEndTokenEndsACompletion) {
   auto tested = make();
-  tested.add(request(1, 3, 9));
+  add(tested, request(1, 3, 9));
   auto endless = request(2, 3, 3);
   endless.ignores_end = true;
-  tested.add(std::move(endless));
+  add(tested, std::move(endless));
   turn(tested, 5);
   EXPECT_EQ(ended[1].finish, finish_reason::stop);
   run(tested);
@@ -184,8 +188,8 @@ TEST_F(SchedulerTest, AnEndTokenEndsACompletion) {
 
 TEST_F(SchedulerTest, HigherPrioritiesRunFirst) {
   auto tested = make(8);
-  tested.add(request(1, 8, 1));
-  tested.add(request(2, 8, 1, 3));
+  add(tested, request(1, 8, 1));
+  add(tested, request(2, 8, 1, 3));
   turn(tested);
   EXPECT_TRUE(ended.contains(2));
   EXPECT_FALSE(ended.contains(1));
@@ -195,8 +199,8 @@ TEST_F(SchedulerTest, SequencesThatDoNotFitTogetherRunOneAfterTheOther) {
   cache = cacheless{6};
   auto tested = make();
   // Each needs five pages in the end, and three at first.
-  tested.add(request(1, 10, 10));
-  tested.add(request(2, 10, 10));
+  add(tested, request(1, 10, 10));
+  add(tested, request(2, 10, 10));
   run(tested);
   EXPECT_THAT(tokens[1], SizeIs(10));
   EXPECT_THAT(tokens[2], SizeIs(10));
@@ -207,7 +211,7 @@ TEST_F(SchedulerTest, SequencesThatDoNotFitTogetherRunOneAfterTheOther) {
 TEST_F(SchedulerTest, OneThatNeverFitsFailsWithASentence) {
   cache = cacheless{2};
   auto tested = make();
-  tested.add(request(1, 20, 1));
+  add(tested, request(1, 20, 1));
   turn(tested);
   EXPECT_FALSE(tested.can_compute()) << "a step waits for copies that make room";
   run(tested);
@@ -218,7 +222,7 @@ TEST_F(SchedulerTest, OneThatNeverFitsFailsWithASentence) {
 
 TEST_F(SchedulerTest, NothingOfAFailedLoadIsGivenOut) {
   auto tested = make();
-  tested.add(request(1, 6, 2));
+  add(tested, request(1, 6, 2));
   cache.loading = std::make_shared<layer_progress>(1);
   turn(tested, 3, false);
   EXPECT_THAT(tokens[1], ElementsAre());
@@ -229,7 +233,7 @@ TEST_F(SchedulerTest, NothingOfAFailedLoadIsGivenOut) {
 
 TEST_F(SchedulerTest, ARequestThatLostItsPagesIsComputedAgain) {
   auto tested = make();
-  tested.add(request(1, 6, 3));
+  add(tested, request(1, 6, 3));
   auto facts = step_result{};
   facts.failed = {1};
   turn(tested, 3, true, facts);
@@ -240,11 +244,11 @@ TEST_F(SchedulerTest, ARequestThatLostItsPagesIsComputedAgain) {
 
 TEST_F(SchedulerTest, AnAbortGivesAllPagesBack) {
   auto tested = make();
-  tested.add(request(1, 6, 100));
+  add(tested, request(1, 6, 100));
   turn(tested);
   turn(tested);
-  tested.abort(1);
-  tested.abort(1);
+  tested.take({.aborted = {1}});
+  tested.take({.aborted = {1}});
   turn(tested);
   EXPECT_EQ(ended[1].finish, finish_reason::aborted);
   EXPECT_TRUE(tested.is_idle());
@@ -271,12 +275,12 @@ TEST_F(SchedulerTest, TurnsOfASessionFollowEachOtherAndAreInsertedToTheToken) {
   auto tested = make();
   auto first = request(1, 6, 4);
   first.session = 9;
-  tested.add(first);
+  add(tested, first);
   auto second = request(2, 12, 1);
   second.session = 9;
   second.ends_session = true;
-  tested.add(second);
-  tested.add(request(3, 6, 4));
+  add(tested, second);
+  add(tested, request(3, 6, 4));
   turn(tested); // Opens the session.
   EXPECT_THAT(turn(tested), ElementsAre(1, 6)) << "the second turn waits";
   run(tested);
@@ -292,10 +296,10 @@ TEST_F(SchedulerTest, ATurnOfASessionAsksNoPrefillInstance) {
   auto wanted = request(1, 6, 4);
   wanted.session = 9;
   wanted.prefill = {"a"};
-  tested.add(wanted);
+  add(tested, wanted);
   turn(tested); // Opens the session.
   EXPECT_THAT(turn(tested), ElementsAre(6));
-  EXPECT_THAT(tested.receiving(), testing::IsEmpty());
+  EXPECT_THAT(tested.list(&sequence::is_receiving), testing::IsEmpty());
 }
 
 TEST_F(SchedulerTest, ASessionStaysOpenUntilPagesAreShort) {
@@ -304,18 +308,18 @@ TEST_F(SchedulerTest, ASessionStaysOpenUntilPagesAreShort) {
   for (const auto session : {1, 2}) {
     auto added = request(completion_id(session), 8, 1);
     added.session = session_id(session);
-    tested.add(added);
+    add(tested, added);
     run(tested);
   }
   EXPECT_EQ(cache.free_pages(), 4);
   // Five pages: the session that was used first gives way, and opens again for its next turn.
-  tested.add(request(3, 20, 1));
+  add(tested, request(3, 20, 1));
   run(tested);
   EXPECT_EQ(ended[3].finish, finish_reason::length);
   EXPECT_EQ(cache.free_pages(), 6);
   auto next = request(4, 9, 1);
   next.session = 1;
-  tested.add(next);
+  add(tested, next);
   run(tested);
   EXPECT_THAT(cache.turns, ElementsAre(1, 2, 3));
 }
@@ -324,7 +328,8 @@ TEST(TurnInput, ComesBackFromAMessage) {
   auto input = turn_input{};
   input.added.push_back({3, {1, 70000}, 5, -2, true, "salt", 8, true});
   input.aborted = {9};
-  const auto copy = decode(encode(input));
+  const auto message = nlohmann::json::to_cbor(input);
+  const auto copy = nlohmann::json::from_cbor(message).get<turn_input>();
   ASSERT_THAT(copy.added, SizeIs(1));
   EXPECT_EQ(copy.added[0].id, 3);
   EXPECT_THAT(copy.added[0].prompt, ElementsAre(1, 70000));

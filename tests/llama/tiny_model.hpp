@@ -52,7 +52,6 @@ public:
 /// Heads that share K and V, a norm of Q and K, and every bias.
 inline model_config tiny_config() {
   auto config = model_config{};
-  config.family = model_family::qwen3;
   config.vocabulary = 96;
   config.hidden = 32;
   config.intermediate = 48;
@@ -95,7 +94,7 @@ inline model_weights tiny_weights(const model_config& config) {
 }
 
 /// The pool of the tiny model.
-inline hicache::pool_geometry tiny_pool(const model_config& config, number_format format,
+inline hicache::pool_geometry tiny_pool(const model_config& config, element_type format,
                                         uint32_t page_size, hicache::host_layout layout,
                                         uint32_t pages) {
   const auto shape = hicache::pool_shape{hicache::attention_kind::mha,
@@ -191,7 +190,7 @@ inline void expect_close(const std::vector<tiny_sequence>& computed,
 }
 
 /// The same with KV in the CPU's memory.
-inline std::vector<tiny_sequence> complete_on_cpu(number_format format, uint32_t page_size,
+inline std::vector<tiny_sequence> complete_on_cpu(element_type format, uint32_t page_size,
                                                   std::unique_ptr<processor> cpu) {
   const auto config = tiny_config();
   const auto pool = tiny_pool(config, format, page_size, hicache::host_layout::layer_first,
@@ -207,7 +206,7 @@ inline std::vector<tiny_sequence> complete_on_cpu(number_format format, uint32_t
   return complete_three(model, page_size);
 }
 
-inline std::vector<tiny_sequence> complete_plainly(number_format format, uint32_t page_size) {
+inline std::vector<tiny_sequence> complete_plainly(element_type format, uint32_t page_size) {
   return complete_on_cpu(format, page_size, std::make_unique<plain_processor>());
 }
 
@@ -215,7 +214,7 @@ inline std::vector<tiny_sequence> complete_plainly(number_format format, uint32_
 /// @param complete Called with a format and a page size; returns what complete_three() does.
 template <class Complete>
 void expect_what_the_plain_one_computes(Complete complete) {
-  for (const auto format : {number_format::f32, number_format::f16, number_format::bf16})
+  for (const auto format : {element_type::fp32, element_type::fp16, element_type::bf16})
     for (const auto page_size : {1U, 4U, 16U}) {
       SCOPED_TRACE(testing::Message()
                    << "format " << static_cast<int>(format) << ", page size " << page_size);
@@ -223,7 +222,7 @@ void expect_what_the_plain_one_computes(Complete complete) {
       const auto expected = complete_plainly(format, page_size);
       // KV that is rounded the other way differs by 2^-11 or 2^-8 of itself, and the tokens with
       // it.
-      if (format != number_format::f32) {
+      if (format != element_type::fp32) {
         expect_close(computed, expected, 0.05F);
         continue;
       }
