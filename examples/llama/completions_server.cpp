@@ -246,56 +246,6 @@ private:
   uint64_t handed_tokens_ = 0;
 };
 
-// -- metrics ------------------------------------------------------------------------
-
-/// Counters of what was served.
-class served_counts {
-public:
-  explicit served_counts(prometheus::Registry& registry) : registry_(registry) {}
-
-  void count_first_token(steady::time_point since) {
-    first_token_.Observe(std::chrono::duration<double>(steady::now() - since).count());
-  }
-
-  void count(const completion_output& output, uint64_t prompt_tokens) {
-    generated_.Increment(static_cast<double>(output.tokens.size()));
-    load_wait_.Increment(std::chrono::duration<double>(output.load_wait).count());
-    if (output.finish == finish_reason::none)
-      return;
-    counter("llama_requests_total", "Completions that ended, by how.",
-            {{"finish", name_of(finish_names, output.finish)}})
-      .Increment();
-    prompt_.Increment(static_cast<double>(prompt_tokens));
-    cached_.Increment(static_cast<double>(output.cached_tokens));
-    handed_.Increment(static_cast<double>(output.handed_tokens));
-  }
-
-private:
-  /// A new one, or that of the same name and labels.
-  prometheus::Counter& counter(const char* name, const char* help,
-                               const prometheus::Labels& labels = {}) {
-    return prometheus::BuildCounter().Name(name).Help(help).Register(registry_).Add(labels);
-  }
-
-  prometheus::Registry& registry_;
-  prometheus::Counter& prompt_ = counter("llama_prompt_tokens_total", "Tokens of their prompts.");
-  prometheus::Counter& cached_
-    = counter("llama_cached_tokens_total", "Tokens of these from the cache.");
-  prometheus::Counter& handed_ = counter("llama_handed_tokens_total",
-                                         "Tokens of these whose KV came from a prefill instance.");
-  prometheus::Counter& generated_
-    = counter("llama_generated_tokens_total", "Tokens of the completions.");
-  prometheus::Counter& load_wait_ = counter(
-    "llama_load_wait_seconds_total", "Time in which rank 0's layers waited for pages from L2.");
-  prometheus::Histogram& first_token_
-    = prometheus::BuildHistogram()
-        .Name("llama_first_token_seconds")
-        .Help("From a request to its first token.")
-        .Register(registry_)
-        .Add({}, prometheus::Histogram::BucketBoundaries{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
-                                                         0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30});
-};
-
 // -- server -------------------------------------------------------------------------
 
 class server_impl final : public completions_server {
@@ -372,8 +322,8 @@ private:
     auto sink = [this, client = outputs->address(), since = steady::now(), is_first = true,
                  prompt = wanted.prompt.size()](const completion_output& output) mutable {
       if (!output.tokens.empty() && std::exchange(is_first, false))
-        counts_.count_first_token(since);
-      counts_.count(output, prompt);
+        first_token_.Observe(std::chrono::duration<double>(steady::now() - since).count());
+      count(output, prompt);
       caf::anon_send(client, output);
     };
     caf::anon_send(options_.engine, atom::submit_v, wanted, completion_sink{std::move(sink)});
@@ -472,8 +422,46 @@ private:
                                         [this, id = wanted.id](bool) { withdraw(id); });
   }
 
+  void count(const completion_output& output, uint64_t prompt_tokens) {
+    generated_.Increment(static_cast<double>(output.tokens.size()));
+    load_wait_.Increment(std::chrono::duration<double>(output.load_wait).count());
+    if (output.finish == finish_reason::none)
+      return;
+    counter("llama_requests_total", "Completions that ended, by how.",
+            {{"finish", name_of(finish_names, output.finish)}})
+      .Increment();
+    prompt_.Increment(static_cast<double>(prompt_tokens));
+    cached_.Increment(static_cast<double>(output.cached_tokens));
+    handed_.Increment(static_cast<double>(output.handed_tokens));
+  }
+
+  /// A new counter, or that of the same name and labels.
+  prometheus::Counter& counter(const char* name, const char* help,
+                               const prometheus::Labels& labels = {}) {
+    return prometheus::BuildCounter()
+      .Name(name)
+      .Help(help)
+      .Register(*options_.registry)
+      .Add(labels);
+  }
+
   const server_options options_;
-  served_counts counts_{*options_.registry};
+  prometheus::Counter& prompt_ = counter("llama_prompt_tokens_total", "Tokens of their prompts.");
+  prometheus::Counter& cached_
+    = counter("llama_cached_tokens_total", "Tokens of these from the cache.");
+  prometheus::Counter& handed_ = counter("llama_handed_tokens_total",
+                                         "Tokens of these whose KV came from a prefill instance.");
+  prometheus::Counter& generated_
+    = counter("llama_generated_tokens_total", "Tokens of the completions.");
+  prometheus::Counter& load_wait_ = counter(
+    "llama_load_wait_seconds_total", "Time in which rank 0's layers waited for pages from L2.");
+  prometheus::Histogram& first_token_
+    = prometheus::BuildHistogram()
+        .Name("llama_first_token_seconds")
+        .Help("From a request to its first token.")
+        .Register(*options_.registry)
+        .Add({}, prometheus::Histogram::BucketBoundaries{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+                                                         0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30});
   std::atomic<completion_id> last_id_ = 0;
   std::atomic<bool> is_ending_ = false;
   const std::function<bool()> is_stopping_

@@ -45,9 +45,12 @@ public:
   }
 
 private:
+  /// What all ranks do together.
   result<void> turn() {
     take_messages();
-    const auto input = agree_on_input();
+    auto message = json::to_cbor(std::exchange(incoming_, {}));
+    parts_.ranks->broadcast(message);
+    const auto input = json::from_cbor(message).get<turn_input>();
     schedule_.take(input);
     for (const auto id : input.aborted)
       if (parts_.sender != nullptr)
@@ -89,13 +92,6 @@ private:
         [this](atom::handoff, const handoff_event& event) { incoming_.handoffs.push_back(event); },
         caf::after(patience) >> [&] { is_over = true; });
     incoming_.is_last = must_stop_();
-  }
-
-  /// What rank 0 was told since the last turn.
-  turn_input agree_on_input() {
-    auto message = json::to_cbor(std::exchange(incoming_, {}));
-    parts_.ranks->broadcast(message);
-    return json::from_cbor(message).get<turn_input>();
   }
 
   /// Computes a pass.
