@@ -11,18 +11,29 @@ namespace hicache::test {
 namespace {
 
 opened_backend open(external_options options, std::shared_ptr<void> surroundings,
-                    const clock_source& clock, room size) {
-  options.max_bytes = size.pages * (size.page_bytes + page_header_bytes);
+                    const clock_source& clock) {
   options.fingerprint = 7;
   auto store = make_external_backend(std::move(options), clock);
   EXPECT_TRUE(store) << store.error().detail;
   return {std::move(surroundings), queued(std::move(*store))};
 }
 
+uint64_t bound_for(room size) {
+  return size.pages * (size.page_bytes + page_header_bytes);
+}
+
+/// A number that no other store has, since its server may be the same.
+std::string next_number() {
+  static auto stores = std::atomic<int>{0};
+  return std::to_string(++stores);
+}
+
 opened_backend open_in_folder(const std::string& store, const clock_source& clock, room size) {
   auto folder = std::make_shared<temporary_folder>();
-  return open({.command = host_of(store), .options = R"({"path": ")" + folder->path() + "\"}"},
-              folder, clock, size);
+  return open({.command = host_of(store),
+               .options = R"({"path": ")" + folder->path() + "\"}",
+               .max_bytes = bound_for(size)},
+              folder, clock);
 }
 
 opened_backend open_folder(const clock_source& clock, room size) {
@@ -35,12 +46,27 @@ opened_backend open_nixl(const clock_source& clock, room size) {
 
 opened_backend open_mooncake(const clock_source& clock, room size) {
   static auto servers = mooncake_servers{};
-  static auto stores = std::atomic<int>{0};
   return open({.socket = servers.socket(),
                .options = R"({"global_segment_size": "64mb", "master_server_address": ")"
                           + servers.master() + R"(", "extra_backend_tag": "contract)"
-                          + std::to_string(++stores) + "\"}"},
-              nullptr, clock, size);
+                          + next_number() + "\"}",
+               .max_bytes = bound_for(size)},
+              nullptr, clock);
+}
+
+opened_backend open_lmcache(const clock_source& clock, room) {
+  static auto servers = lmcache_servers{};
+  return open(
+    {.socket = servers.socket(),
+     .options = R"({"remote_url": ")" + servers.url() + R"(", "tag": ")" + next_number() + "\"}"},
+    nullptr, clock);
+}
+
+/// A class with the methods of SGLang's HiCacheStorage.
+opened_backend open_dynamic(const clock_source& clock, room) {
+  static auto host = listening_host{"torch_stores:TensorStorage"};
+  return open({.socket = host.socket(), .options = R"({"tag": ")" + next_number() + "\"}"}, nullptr,
+              clock);
 }
 
 /// Those whose servers are there.
@@ -50,6 +76,10 @@ std::vector<backend_factory> stores() {
     stores.push_back({"nixl", open_nixl, true});
   if (has_module("mooncake.store"))
     stores.push_back({"mooncake", open_mooncake});
+  if (has_module("lmcache"))
+    stores.push_back({"lmcache", open_lmcache, false, false});
+  if (has_module("torch"))
+    stores.push_back({"dynamic", open_dynamic, false, false});
   return stores;
 }
 
@@ -61,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(External, BackendContractTest, testing::ValuesIn(stores
 
 int main(int count, char** arguments) {
   testing::InitGoogleTest(&count, arguments);
-  hicache::test::set_python_path();
+  hicache::test::prepare_python();
   if (!hicache::test::has_module("capnp")) {
     std::puts("[  SKIPPED ] there is no Python with pycapnp");
     return 0;

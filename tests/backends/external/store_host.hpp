@@ -8,9 +8,11 @@
 
 #include <cstdlib>
 #include <string>
+#include <string_view>
+#include <vector>
 
-/// Real stores in other processes: the package's store host with stores of the tests, of Mooncake
-/// and of NIXL.
+/// Real stores in other processes: the package's store host with stores of the tests, of Mooncake,
+/// of NIXL and of LMCache.
 namespace hicache::test {
 
 /// The Python to use, which has pycapnp: $HICACHE_STORE_PYTHON, or the first of the path.
@@ -28,39 +30,77 @@ inline std::string host_of(const std::string& store) {
   return "exec " + store_python() + " -m hicache store-host --fd 3 " + store;
 }
 
-/// Lets a Python find the package and the stores of the tests.
-inline void set_python_path() {
+/// Lets a Python find the package and the stores of the tests; LMCache reports to nobody.
+inline void prepare_python() {
   ::setenv("PYTHONPATH", HICACHE_PYTHON_PATH, 1);
+  ::setenv("LMCACHE_TRACK_USAGE", "false", 1);
 }
 
-/// A Mooncake master, and a store host beside it that listens at a socket.
-class mooncake_servers {
+/// Starts a server at a port that was free a moment ago, and again if another process takes it.
+/// @param command_at The command, by the port.
+/// @returns the address
+template <class Command>
+std::string start_at_free_port(server_process& server, Command command_at, std::string_view ready) {
+  auto port = std::string{};
+  for (auto i = 0; i < 10 && !server.is_running(); ++i) {
+    port = std::to_string(free_port());
+    server.start(command_at(port), ready);
+  }
+  EXPECT_TRUE(server.is_running()) << "the server does not print '" << ready << "'";
+  return "127.0.0.1:" + port;
+}
+
+/// A store host that listens at a socket. Connections with other options have other stores.
+class listening_host {
 public:
-  mooncake_servers() {
-    // Another process may take the port first.
-    for (auto i = 0; i < 10 && !master_.is_running(); ++i) {
-      port_ = std::to_string(free_port());
-      master_.start({"sh", "-c",
-                     "exec $(dirname " + store_python()
-                       + ")/mooncake_master --rpc_address=127.0.0.1 --rpc_port=" + port_
-                       + " --metrics_port=0 --logtostderr 2>&1"},
-                    "Master service started");
-    }
-    EXPECT_TRUE(master_.is_running()) << "mooncake_master does not start";
-    EXPECT_TRUE(host_.start({store_python(), "-m", "hicache", "store-host", "--socket", socket(),
-                             "hicache.mooncake_store:MooncakeStore"},
-                            "listening at " + socket()));
+  explicit listening_host(const std::string& store) {
+    EXPECT_TRUE(
+      process_.start({store_python(), "-m", "hicache", "store-host", "--socket", socket(), store},
+                     "listening at " + socket()));
   }
 
   std::string socket() const { return folder_.path() + "/store"; }
 
-  std::string master() const { return "127.0.0.1:" + port_; }
-
 private:
   temporary_folder folder_;
+  server_process process_;
+};
+
+/// A Mooncake master, and a store host beside it.
+class mooncake_servers {
+public:
+  std::string socket() const { return host_.socket(); }
+
+  std::string master() const { return where_; }
+
+private:
+  static std::vector<std::string> command_at(const std::string& port) {
+    return {"sh", "-c",
+            "exec $(dirname " + store_python()
+              + ")/mooncake_master --rpc_address=127.0.0.1 --rpc_port=" + port
+              + " --metrics_port=0 --logtostderr 2>&1"};
+  }
+
   server_process master_;
-  server_process host_;
-  std::string port_;
+  std::string where_ = start_at_free_port(master_, command_at, "Master service started");
+  listening_host host_{"hicache.mooncake_store:MooncakeStore"};
+};
+
+/// LMCache's `lm://` server, and a store host beside it.
+class lmcache_servers {
+public:
+  std::string socket() const { return host_.socket(); }
+
+  std::string url() const { return "lm://" + where_; }
+
+private:
+  static std::vector<std::string> command_at(const std::string& port) {
+    return {store_python(), "-m", "lmcache.v1.server", "127.0.0.1", port};
+  }
+
+  server_process server_;
+  std::string where_ = start_at_free_port(server_, command_at, "Server started");
+  listening_host host_{"torch_stores:ApartLmcacheStore"};
 };
 
 } // namespace hicache::test
