@@ -184,6 +184,34 @@ class SystemTest(unittest.TestCase):
         self.assertEqual(report["divergences"], 0)
         self.assertEqual(report["prompt_tokens"], report["computed_tokens"] + cached(report))
 
+    def assert_commands_work(self, backend, config, lists=True, removes=True):
+        """hicachectl store puts, finds, checks, copies and removes objects of a store that has none yet."""
+        settings, content, copy = self.folder / f"{backend}.toml", self.folder / "object", self.folder / f"copy-of-{backend}"
+        settings.write_text(f"hicache-storage-backend = \"{backend}\"\nmodel-id = \"m\"\nhicache-storage-backend-extra-config = '{json.dumps(config)}'\n")
+        content.write_text("the bytes of an object")
+        names = ["1" * 64, "2" * 64]
+
+        def run(*words, code=0):
+            done = subprocess.run([BIN / "hicachectl", "store", *words, "--config", settings], capture_output=True, text=True, timeout=120)
+            self.assertEqual(done.returncode, code, f"{words}: {done.stdout}{done.stderr}")
+            return done.stdout
+
+        for name in names:
+            run("put", name, content)
+        self.assertEqual(run("exists", *names), "".join(f"{name}  1 ({backend})\n" for name in names))
+        self.assertEqual(run("get", names[1]), content.read_text())
+        if lists:
+            self.assertEqual(sorted(line.split()[:2] for line in run("ls").splitlines()), [[name, "22"] for name in names])
+            self.assertRegex(run("du"), r"^ +2 objects +44 B ")
+            self.assertRegex(run("verify"), r"^ +2 objects +44 B, 0 damaged, 0 not read ")
+            self.assertIn("2 objects, 44 B copied", run("export", copy))
+        run("rm", *names, code=0 if removes else 1)
+        if removes:
+            run("exists", names[0], code=1)
+        if lists:
+            self.assertIn("2 objects, 44 B copied", run("import", copy))
+            self.assertEqual(run("get", names[1]), content.read_text())
+
     def assert_all_gone(self, program):
         """Nothing of the program's session is left, once the system has reaped it."""
         end = time.monotonic() + 10

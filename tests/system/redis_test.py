@@ -69,6 +69,10 @@ class RedisTest(SharedPagesTest):
         self.assertEqual(running.wait(120), 0, running.text())
         self.assert_clean(self.read_report(running))
 
+    def test_hicachectl_works_on_its_objects(self):
+        self.start_redis()
+        self.assert_commands_work("redis", {"servers": f"127.0.0.1:{self.port}"})
+
     def test_a_server_that_is_not_there_is_named(self):
         refused = self.start([BIN / "hicache-replay", *self.flags("redis", self.redis())], "refused")
         self.assertEqual(refused.wait(60), 2, refused.text())

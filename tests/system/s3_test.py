@@ -69,6 +69,10 @@ class S3Test(SharedPagesTest):
         self.assertEqual(running.wait(120), 0, running.text())
         self.assert_clean(self.read_report(running))
 
+    def test_hicachectl_works_on_its_objects(self):
+        self.start_s3()
+        self.assert_commands_work("s3", {"bucket": "pages", "endpoint": f"http://127.0.0.1:{self.port}"})
+
     def test_a_bucket_that_cannot_be_used_is_named(self):
         config = self.s3().replace("pages", "absent")
         self.start_s3()

@@ -57,6 +57,7 @@ class StoreHostsTest(SharedPagesTest):
         if not has_module("nixl"):
             self.skipTest("there is no NIXL")
         self.assert_shared("nixl", {"path": str(self.pages), "python": PYTHON})
+        self.assert_commands_work("nixl", {"path": str(self.folder / "commands"), "python": PYTHON})
 
     def test_a_server_of_lmcaches_protocol_keeps_pages(self):
         """hicache's own, over a node; tests/engines/lmcache has the one of LMCache."""
@@ -67,6 +68,7 @@ class StoreHostsTest(SharedPagesTest):
         server = self.start([PYTHON, "-m", "hicache", "lm-server", "--socket", socket, "--listen", "127.0.0.1:0"], "server")
         url = server.wait_for(r"listening on (lm://\S+)").group(1)
         self.assert_shared("lmcache", {"remote_url": url, "python": PYTHON})
+        self.assert_commands_work("lmcache", {"remote_url": url, "python": PYTHON}, lists=False, removes=False)
         refused = self.start([BIN / "hicache-replay", *self.flags("lmcache", {"remote_url": "http://127.0.0.1:1", "python": PYTHON})], "refused")
         self.assertEqual(refused.wait(60), 2, refused.text())
         self.assertIn("key 'remote_url': expected lm://HOST:PORT", refused.err.read_text())
@@ -95,6 +97,7 @@ class StoreHostsTest(SharedPagesTest):
         self.assertEqual(warned.wait(120), 0, warned.text())
         self.assertIn("these keys mean nothing here: master_metrics_port", warned.text())
         self.assertEqual(self.read_report(warned)["cached_tokens"]["l3"], 0)
+        self.assert_commands_work("mooncake", config, lists=False)
 
     def test_a_store_below_memory_outlives_the_instances(self):
         tiers = {"tiers": [{"backend": "memory", "max_bytes": "1MiB"}, {"backend": "external", "command": self.command(), "path": str(self.pages)}]}
@@ -140,6 +143,9 @@ class StoreHostsTest(SharedPagesTest):
         return done.wait(60), done
 
     def test_the_objects_of_a_store_of_a_users_own_are_listed(self):
+        commands = self.folder / "commands"
+        commands.mkdir()
+        self.assert_commands_work("external", {"command": self.command(), "path": str(commands)})
         config = {"command": self.command(), "path": str(self.pages)}
         self.assert_clean(self.replay("first", 1, *self.flags("external", config)))
         names = sorted(file.name for file in self.pages.iterdir() if len(file.name) == 64)

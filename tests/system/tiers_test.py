@@ -74,6 +74,10 @@ class TiersTest(SharedPagesTest):
         self.assertEqual(refused.wait(60), 2, refused.text())
         self.assertIn("key 'library': 3FS's library cannot be loaded: libabsent.so", refused.err.read_text())
 
+    def test_hicachectl_works_on_the_objects_of_folders(self):
+        self.assert_commands_work("file", {"path": str(self.folder / "files")})
+        self.assert_commands_work("disk", {"path": str(self.folder / "disk"), "max_bytes": "64MiB"})
+
     def test_the_disk_takes_what_memory_evicts(self):
         tiers = ('{"backend": "memory", "max_bytes": "1MiB"}, '
                  f'{{"backend": "disk", "path": "{self.stored}", "max_bytes": "64MiB", "write": "evict"}}')
