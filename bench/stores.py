@@ -25,6 +25,8 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 # Of a store's batches: stores_main.cpp has the same.
 BATCH = 8 * MIB
 TRANSFER = MIB
+# Of the objects that redis is asked for, likewise.
+REDIS_TOTAL = 256 * MIB
 # moto takes any signature.
 SIGNED = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"}
 
@@ -97,7 +99,8 @@ def redis_benchmark(port, action, size):
     commands = {"read": "set,get", "write": "set"}[action]
     pipeline = BATCH // size
     requests = max(4 * pipeline, GIB // size)
-    out = output_of(["redis-benchmark", "-p", port, "-c", 1, "-P", pipeline, "-d", size, "-n", requests, "-t", commands, "--csv"])
+    # As many keys as the store has objects: one key alone would stay in the processor's cache.
+    out = output_of(["redis-benchmark", "-p", port, "-c", 1, "-P", pipeline, "-d", size, "-n", requests, "-r", REDIS_TOTAL // size, "-t", commands, "--csv"])
     per_second = float(out.strip().splitlines()[-1].split(",")[1].strip('"'))
     return per_second * size / GIB
 

@@ -43,6 +43,7 @@ constexpr auto no_deadline = time_point::max();
 constexpr auto batch_bytes = size_t{8} << 20;
 /// Batches under way at once.
 constexpr auto depth = size_t{2};
+/// Of all batches together, and of curl alone.
 constexpr auto connections = size_t{16};
 
 const monotonic_clock the_clock;
@@ -66,7 +67,11 @@ struct plan {
   size_t object_bytes = 0;
   double seconds = 0;
 
-  size_t batch_objects() const { return std::max<size_t>(1, batch_bytes / object_bytes); }
+  /// Enough for all connections to a bucket.
+  size_t batch_objects() const {
+    const auto has_bucket = store == "s3" || store == "curl";
+    return std::max(has_bucket ? connections / depth : size_t{1}, batch_bytes / object_bytes);
+  }
 
   /// Of the objects that are read.
   size_t total_bytes() const {
@@ -82,7 +87,7 @@ s3_options options_of(const plan& wanted) {
   auto options = s3_options{};
   options.bucket.endpoint = wanted.place;
   options.bucket.bucket = "bench";
-  options.bucket.connections = connections;
+  options.bucket.connections = connections / depth;
   return options;
 }
 
@@ -112,7 +117,7 @@ std::unique_ptr<storage_backend> open(const plan& wanted) {
   }
   if (wanted.store == "s3")
     return std::make_unique<storage_queue>(value_of(make_s3_backend(options_of(wanted), the_clock)),
-                                           1);
+                                           depth);
   if (wanted.store == "mooncake" || wanted.store == "nixl")
     return std::make_unique<storage_queue>(
       value_of(make_external_backend(host_of(wanted), the_clock)), depth);
