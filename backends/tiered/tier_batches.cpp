@@ -29,15 +29,6 @@ std::vector<size_t> cut_to_probe(store_breaker::pass pass, std::vector<size_t>& 
   return rest;
 }
 
-template <class T>
-std::vector<T> pick(const std::vector<T>& from, const std::vector<size_t>& wanted) {
-  auto picked = std::vector<T>{};
-  picked.reserve(wanted.size());
-  for (const auto i : wanted)
-    picked.push_back(from[i]);
-  return picked;
-}
-
 /// The outcome to keep of two tiers that failed: a miss says least.
 void keep_worse(result<void>& kept, const result<void>& other) {
   if (!kept && kept.error().code == ec::not_found)
@@ -55,7 +46,7 @@ tl::unexpected<error> not_asked() {
 
 void tier_lookup::list() {
   keys_ = batch_.list();
-  places_.resize(keys_.size());
+  has_list_ = true;
 }
 
 void tier_lookup::begin(tiered_core& core) {
@@ -63,7 +54,7 @@ void tier_lookup::begin(tiered_core& core) {
     return ask(core, 0);
   for (auto tier = size_t{0}; tier < tiers->size(); ++tier)
     if (const auto pass = core.admit(*(*tiers)[tier], store_call::exists))
-      ask(core, tier, *pass, all_of(keys_.size()));
+      ask(core, tier, *pass, all_of(batch_.size()));
 }
 
 void tier_lookup::ask(tiered_core& core, size_t tier) {
@@ -76,8 +67,12 @@ void tier_lookup::ask(tiered_core& core, size_t tier) {
 void tier_lookup::ask(tiered_core& core, size_t tier, store_breaker::pass pass,
                       std::vector<size_t> wanted) {
   cut_to_probe(pass, wanted);
-  auto keys = pick(keys_, wanted);
   const auto self = std::static_pointer_cast<tier_lookup>(shared_from_this());
+  auto keys = store_batch<page_key>{wanted.size(), [self, wanted] {
+                                      if (!self->has_list_)
+                                        self->list();
+                                      return picked(self->keys_, wanted);
+                                    }};
   core.call<std::vector<result<store_place>>>(
     self, tier, store_call::exists, pass,
     [&](storage_backend& store, auto done) {
@@ -124,25 +119,31 @@ void tier_lookup::refuse(const error& why) {
 
 // -- reads ------------------------------------------------------------------------
 
+void tier_read::list() {
+  tier_outcomes::list();
+  for (auto& page : objects_)
+    found_in_.push_back(take_place(page));
+}
+
+size_t tier_read::take_place(page_read& page) const {
+  const auto place = std::exchange(page.place, {});
+  if (!place.answer)
+    return 0;
+  const auto& known
+    = (*static_cast<const std::vector<tier_place>*>(place.answer.get()))[place.position];
+  const auto at = std::ranges::find(*tiers, known.id, &tier_state::id);
+  if (at == tiers->end())
+    return 0;
+  page.place = known.inner;
+  return static_cast<size_t>(at - tiers->begin());
+}
+
 void tier_read::begin(tiered_core& core) {
-  outcomes_.assign(objects_.size(), fail(ec::not_found));
-  uses_ = core.count_uses(objects_);
+  outcomes_.assign(batch_.size(), fail(ec::not_found));
+  uses_ = has_list_ ? core.count_uses(objects_) : std::vector<uint32_t>(batch_.size());
   auto wanted = std::vector<std::vector<size_t>>(tiers->size());
-  for (auto i = size_t{0}; i < objects_.size(); ++i) {
-    auto& page = objects_[i];
-    const auto place = std::exchange(page.place, {});
-    auto tier = size_t{0};
-    if (place.answer) {
-      const auto& known
-        = (*static_cast<const std::vector<tier_place>*>(place.answer.get()))[place.position];
-      const auto at = std::ranges::find(*tiers, known.id, &tier_state::id);
-      if (at != tiers->end()) {
-        tier = static_cast<size_t>(at - tiers->begin());
-        page.place = known.inner;
-      }
-    }
-    wanted[tier].push_back(i);
-  }
+  for (auto i = size_t{0}; i < batch_.size(); ++i)
+    wanted[has_list_ ? found_in_[i] : 0].push_back(i);
   for (auto tier = size_t{0}; tier < wanted.size(); ++tier)
     read(core, tier, std::move(wanted[tier]));
 }
@@ -154,7 +155,7 @@ void tier_read::read(tiered_core& core, size_t tier, std::vector<size_t> wanted)
       continue;
     auto rest = cut_to_probe(*pass, wanted);
     const auto self = std::static_pointer_cast<tier_read>(shared_from_this());
-    auto reads = pick(objects_, wanted);
+    auto reads = batch_of(self, wanted);
     const auto positions = std::make_shared<const std::vector<size_t>>(std::move(wanted));
     auto progress = storage_backend::read_progress{};
     if (progress_)
@@ -186,7 +187,7 @@ void tier_read::finish(tiered_core& core, size_t tier, const std::vector<size_t>
     }
     keep_worse(outcomes_[i], outcomes[k]);
     // Parts of another length have it in every tier.
-    if (outcomes[k].error().code != ec::invalid_argument) {
+    if (outcomes[k].error().code != ec::invalid_argument && tier + 1 < tiers->size()) {
       objects_[i].place = {};
       failed.push_back(i);
     }
@@ -223,7 +224,7 @@ void tier_read::answer(tiered_core& core) {
 // -- writes -----------------------------------------------------------------------
 
 void tier_write::begin(tiered_core& core) {
-  outcomes_.resize(objects_.size());
+  outcomes_.resize(batch_.size());
   for (auto tier = size_t{0}; tier < tiers->size(); ++tier) {
     if ((*tiers)[tier]->rules.writes.which != tier_writes::rule::all)
       continue;
@@ -233,12 +234,13 @@ void tier_write::begin(tiered_core& core) {
 }
 
 void tier_write::write(tiered_core& core, size_t tier, store_breaker::pass pass) {
-  auto wanted = all_of(objects_.size());
+  auto wanted = all_of(batch_.size());
   cut_to_probe(pass, wanted);
   // Children of what is left out are left out, too: nobody would find them.
-  wanted.resize(core.take_budget(*(*tiers)[tier], std::span{objects_}.first(wanted.size())));
+  if (has_list_)
+    wanted.resize(core.take_budget(*(*tiers)[tier], std::span{objects_}.first(wanted.size())));
   const auto self = std::static_pointer_cast<tier_write>(shared_from_this());
-  auto writes = pick(objects_, wanted);
+  auto writes = batch_of(self, wanted);
   core.call<std::vector<result<void>>>(
     self, tier, store_call::set, pass,
     [&](storage_backend& store, auto done) {
@@ -268,13 +270,13 @@ void tier_write::answer(tiered_core& core) {
 // -- removals ---------------------------------------------------------------------
 
 void tier_remove::begin(tiered_core& core) {
-  outcomes_.resize(objects_.size());
+  outcomes_.resize(batch_.size());
   for (auto tier = size_t{0}; tier < tiers->size(); ++tier) {
     const auto pass = core.admit(*(*tiers)[tier], store_call::remove);
     if (!pass)
       continue;
     const auto self = std::static_pointer_cast<tier_remove>(shared_from_this());
-    auto wanted = all_of(objects_.size());
+    auto wanted = all_of(batch_.size());
     const auto rest = cut_to_probe(*pass, wanted);
     {
       const auto lock = std::scoped_lock{mutex_};
@@ -284,7 +286,7 @@ void tier_remove::begin(tiered_core& core) {
     core.call<std::vector<result<void>>>(
       self, tier, store_call::remove, *pass,
       [&](storage_backend& store, auto done) {
-        return store.remove(pick(objects_, wanted), until, std::move(done));
+        return store.remove(batch_of(self, std::move(wanted)), until, std::move(done));
       },
       [self](const auto& outcomes) {
         const auto lock = std::scoped_lock{self->mutex_};

@@ -20,11 +20,22 @@ struct tier_place {
   store_place inner;
 };
 
+/// The items with these numbers.
+template <class T>
+std::vector<T> picked(const std::vector<T>& from, const std::vector<size_t>& wanted) {
+  auto some = std::vector<T>{};
+  some.reserve(wanted.size());
+  for (const auto i : wanted)
+    some.push_back(from[i]);
+  return some;
+}
+
 /// Finds the first tier of each object.
 class tier_lookup final : public tier_batch {
 public:
   tier_lookup(store_batch<page_key> keys, time_point deadline, storage_backend::lookup_done done)
-    : tier_batch(deadline), batch_(std::move(keys)), done_(std::move(done)) {}
+    : tier_batch(deadline), batch_(std::move(keys)), done_(std::move(done)),
+      places_(batch_.size()) {}
 
   void list() override;
   void begin(tiered_core& core) override;
@@ -44,6 +55,7 @@ private:
   const store_batch<page_key> batch_;
   const storage_backend::lookup_done done_;
   std::vector<page_key> keys_;
+  bool has_list_ = false;
   std::mutex mutex_; // Guards the places.
   std::vector<std::optional<tier_place>> places_;
 };
@@ -55,16 +67,31 @@ public:
   tier_outcomes(store_batch<Object> batch, time_point deadline, storage_backend::pages_done done)
     : tier_batch(deadline), batch_(std::move(batch)), done_(std::move(done)) {}
 
-  void list() override { objects_ = batch_.list(); }
+  void list() override {
+    objects_ = batch_.list();
+    has_list_ = true;
+  }
 
   void refuse(const error& why) override {
     done_(std::vector<result<void>>(batch_.size(), tl::unexpected{why}));
   }
 
 protected:
+  /// Some objects, for a store. It makes the list if nobody has made it before.
+  /// @param self Owns this.
+  store_batch<Object> batch_of(std::shared_ptr<tier_batch> self, std::vector<size_t> wanted) {
+    const auto size = wanted.size();
+    return {size, [this, self = std::move(self), wanted = std::move(wanted)] {
+              if (!has_list_)
+                list();
+              return picked(objects_, wanted);
+            }};
+  }
+
   const store_batch<Object> batch_;
   const storage_backend::pages_done done_;
   std::vector<Object> objects_;
+  bool has_list_ = false;
 };
 
 /// Reads each object from the tier where it was found, and what fails there from the next ones.
@@ -74,10 +101,15 @@ public:
             storage_backend::read_progress progress)
     : tier_outcomes(std::move(pages), deadline, std::move(done)), progress_(std::move(progress)) {}
 
+  void list() override;
   void begin(tiered_core& core) override;
   void answer(tiered_core& core) override;
 
 private:
+  /// Takes the place in a tier out of that in the order.
+  /// @returns the tier
+  size_t take_place(page_read& page) const;
+
   /// Reads these objects from a tier, or the next one if it is left out.
   void read(tiered_core& core, size_t tier, std::vector<size_t> wanted);
 
@@ -88,6 +120,9 @@ private:
   void report(size_t tier, std::span<const size_t> wanted, std::span<const result<void>> outcomes);
 
   const storage_backend::read_progress progress_;
+  /// The tier in which each object was found.
+  std::vector<size_t> found_in_;
+  /// Of each object; not counted if there is no other tier to copy it to.
   std::vector<uint32_t> uses_;
   /// Each object is read from one tier at a time, so its outcome needs no lock.
   std::vector<result<void>> outcomes_;
@@ -97,6 +132,11 @@ private:
 class tier_write final : public tier_outcomes<page_write> {
 public:
   using tier_outcomes::tier_outcomes;
+
+  /// A budget is taken object by object.
+  bool needs_list(const tier_state& only) const override {
+    return only.rules.bytes_per_second > 0 || only.rules.bytes_per_day > 0;
+  }
 
   void begin(tiered_core& core) override;
   void answer(tiered_core& core) override;

@@ -111,8 +111,8 @@ void tiered_core::tell_gone(std::vector<page_key> keys) {
     if (!gone.empty())
       self->evictions_(gone);
   };
-  submit(
-    std::make_shared<tier_lookup>(std::move(keys), clock_.now() + copy_time_, std::move(tell)));
+  submit(std::make_shared<tier_lookup>(std::move(keys), clock_.now() + copy_time_, std::move(tell)),
+         beginner::worker);
 }
 
 bool tiered_core::take_copy(tier_state& to, uint64_t bytes) {

@@ -190,8 +190,9 @@ bool tiered_core::is_shared_without(size_t at) {
 
 // -- batches --------------------------------------------------------------------
 
-tiered_core::batch_number tiered_core::submit(const batch_ptr& batch) {
+tiered_core::batch_number tiered_core::submit(const batch_ptr& batch, beginner who) {
   auto why = std::optional<error>{};
+  auto begins_here = false;
   {
     const auto lock = std::scoped_lock{mutex_};
     batch->number = ++last_number_;
@@ -201,14 +202,29 @@ tiered_core::batch_number tiered_core::submit(const batch_ptr& batch) {
       why = error{ec::limit_reached, "too many batches wait"};
     else {
       batches_.emplace(batch->number, batch);
-      waiting_.push_back(batch);
+      begins_here
+        = who == beginner::submitter && order_->size() == 1 && !batch->needs_list(*order_->front());
+      if (begins_here)
+        start(*batch);
+      else
+        waiting_.push_back(batch);
     }
   }
-  if (why)
+  if (why) {
     batch->refuse(*why);
-  else
+  } else if (begins_here) {
+    batch->begin(*this);
+    release(batch);
+  } else {
     changed_.notify_one();
+  }
   return batch->number;
+}
+
+void tiered_core::start(tier_batch& batch) {
+  batch.has_begun = true;
+  batch.tiers = order_;
+  ++batch.open;
 }
 
 void tiered_core::work() {
@@ -222,9 +238,7 @@ void tiered_core::work() {
     // An expired one has been withdrawn.
     if (!batches_.contains(batch->number))
       continue;
-    batch->has_begun = true;
-    batch->tiers = order_;
-    ++batch->open;
+    start(*batch);
     lock.unlock();
     if (const auto failure = list(*batch)) {
       lock.lock();
@@ -412,11 +426,11 @@ std::string tiered_core::with_breaker(tier_state& tier, store_call kind,
   const auto before = breaker.state();
   change(breaker);
   const auto after = breaker.state();
+  if (after == before)
+    return {};
   const auto at = std::ranges::find(tiers_, tier.id, &tier_state::id) - tiers_.begin();
   const auto what = std::string{is_read(kind) ? "reads of" : "writes to"} + " tier "
                     + std::to_string(at + 1) + " of L3 (" + tier.store->name() + ")";
-  if (after == before)
-    return {};
   if (after == breaker_state::closed)
     return what + " work again";
   return before == breaker_state::closed

@@ -70,7 +70,14 @@ public:
   /// Makes the list of objects. On a worker's thread; may throw what making it throws.
   virtual void list() = 0;
 
-  /// Submits the first calls, after `list`.
+  /// Whether `begin` must follow `list` also if this tier is the only one. Else that tier's store
+  /// makes the list: the change to a worker's thread would cost more than all the rest.
+  virtual bool needs_list(const tier_state& only) const {
+    static_cast<void>(only);
+    return false;
+  }
+
+  /// Submits the first calls, after `list` or in place of it.
   virtual void begin(tiered_core& core) = 0;
 
   /// Answers. Called at most once, after the last call has ended.
@@ -143,7 +150,15 @@ public:
 
   // -- batches ------------------------------------------------------------------
 
-  batch_number submit(const batch_ptr& batch);
+  /// Who begins with a batch.
+  enum class beginner : uint8_t {
+    /// The submitting thread, if the only tier can make the list.
+    submitter,
+    /// A worker: the submitting thread may be a store's.
+    worker,
+  };
+
+  batch_number submit(const batch_ptr& batch, beginner who = beginner::submitter);
 
   expiry expire(batch_number number);
 
@@ -224,6 +239,10 @@ private:
 
   /// Tells which of the objects no tier has. Nothing is told of those that cannot be looked up.
   void tell_gone(std::vector<page_key> keys);
+
+  /// Gives a batch the tiers in use.
+  /// @pre the lock is held
+  void start(tier_batch& batch);
 
   /// Ends calls of a tier.
   /// @pre the lock is held

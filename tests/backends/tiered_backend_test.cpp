@@ -333,7 +333,46 @@ TEST_F(TieredBackendTest, ABatchOfATierThatHangsExpires) {
   EXPECT_EQ(store.backend().expire(number), storage_backend::expiry::finished);
 }
 
+TEST_F(TieredBackendTest, AnOnlyTierMakesTheListsOfItsBatches) {
+  for (const auto tiers : {1, 2}) {
+    options_ = {};
+    for (auto i = 0; i < tiers; ++i)
+      add(); // Its calls run on the thread that makes them.
+    auto& store = open();
+    auto threads = std::vector<std::thread::id>{};
+    const auto listing = [&]<class T>(T item) {
+      return store_batch<T>{1, [&threads, item] {
+                              threads.push_back(std::this_thread::get_id());
+                              return std::vector{item};
+                            }};
+    };
+    const auto bytes = bytes_of(1, object_bytes);
+    auto back = page_bytes(object_bytes);
+    using outcomes = std::vector<result<void>>;
+    EXPECT_TRUE(
+      waiting_store::wait<outcomes>([&](auto done) {
+        store.backend().write(listing(page_write{key_of(1), {}, {bytes}}), no_deadline, done);
+      }).at(0));
+    const auto place = waiting_store::wait<std::vector<result<store_place>>>([&](auto done) {
+                         store.backend().lookup(listing(key_of(1)), no_deadline, done);
+                       }).at(0);
+    ASSERT_TRUE(place);
+    EXPECT_TRUE(
+      waiting_store::wait<outcomes>([&](auto done) {
+        store.backend().read(listing(page_read{key_of(1), {back}, *place}), no_deadline, done, {});
+      }).at(0));
+    EXPECT_EQ(back, bytes);
+    EXPECT_TRUE(waiting_store::wait<outcomes>([&](auto done) {
+                  store.backend().remove(listing(key_of(1)), no_deadline, done);
+                }).at(0));
+    ASSERT_EQ(threads.size(), 4u);
+    for (const auto& thread : threads)
+      EXPECT_EQ(thread == std::this_thread::get_id(), tiers == 1);
+  }
+}
+
 TEST_F(TieredBackendTest, ABatchThatWaitsIsWithdrawn) {
+  add();
   add();
   auto& store = open();
   auto gate = std::promise<void>{};
@@ -360,6 +399,7 @@ TEST_F(TieredBackendTest, ABatchThatWaitsIsWithdrawn) {
 }
 
 TEST_F(TieredBackendTest, ABatchThatThrowsFailsAlone) {
+  add();
   add();
   auto& store = open();
   const auto outcomes = waiting_store::wait<std::vector<result<void>>>([&](auto done) {
