@@ -16,7 +16,7 @@ fi
 if python=$(tests/support/store_python.sh); then
   export HICACHE_STORE_PYTHON=$python
 else
-  echo "pycapnp, Mooncake and NIXL cannot be installed, so tests of stores in other processes are skipped" >&2
+  echo "pycapnp, Mooncake, NIXL and LMCache cannot be installed, so tests of stores in other processes are skipped" >&2
 fi
 echo "Configuring and building build/release"
 cmake --preset release

@@ -1,7 +1,7 @@
 """environment.py ENGINE FOLDER
 
-Makes a virtual environment in FOLDER that holds a real engine, on a machine that needs no GPU: what `packages_ENGINE.txt` lists, and
-nothing else. PyPI has torch for Linux with CUDA only, 4 GB of libraries on top of it that a CPU has no use for. They are left out, and libraries
+Makes a virtual environment in FOLDER that holds a real engine, or (`stores`) the servers of real stores, on a machine that needs no GPU: what
+`packages_ENGINE.txt` lists, and nothing else. PyPI has torch for Linux with CUDA only, 4 GB of libraries on top of it that a CPU has no use for. They are left out, and libraries
 of their names are put beside torch whose functions fail: torch finds no GPU and does without.
 
 A folder that was made from the same list already is kept. Needs cc and binutils.
