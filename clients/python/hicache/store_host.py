@@ -46,7 +46,7 @@ class Slot(NamedTuple):
 
     #: 64 hexadecimal digits.
     key: str
-    #: The object before it in its prefix, as far as it is known.
+    #: Of a write: the object before it in its prefix, as far as it is known.
     parent: str
     memory: memoryview
     address: int
@@ -162,10 +162,13 @@ class _Window:
         self.memory = memoryview(self._map)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
-    def slot(self, wanted: Any) -> Slot:
-        if wanted.bytes > len(self.memory) or wanted.offset > len(self.memory) - wanted.bytes:
-            raise _Bad(f"{wanted.bytes} bytes at {wanted.offset} are outside its window")
-        return Slot(_hex(wanted.key), _hex(wanted.parent), self.memory[wanted.offset:wanted.offset + wanted.bytes], self.address + wanted.offset)
+    def slot(self, wanted: Any, *, is_written: bool) -> Slot:
+        # A field's name as an attribute takes four times as long.
+        offset, size = wanted._get("offset"), wanted._get("bytes")
+        if size > len(self.memory) or offset > len(self.memory) - size:
+            raise _Bad(f"{size} bytes at {offset} are outside its window")
+        parent = _hex(wanted._get("parent")) if is_written else ""
+        return Slot(_hex(wanted._get("key")), parent, self.memory[offset:offset + size], self.address + offset)
 
     def close(self) -> None:
         self.memory.release()
@@ -175,7 +178,8 @@ class _Window:
 
 
 def _hex(key: Any) -> str:
-    return _KEY.pack(key.word0, key.word1, key.word2, key.word3).hex()
+    get = key._get
+    return _KEY.pack(get("word0"), get("word1"), get("word2"), get("word3")).hex()
 
 
 def _set_key(key: Any, name: str) -> None:
@@ -291,8 +295,9 @@ class _Connection:
 
     def _answer(self, store: ObjectStore, window: _Window, request: Any) -> Any:
         answer = self._schema.StoreAnswer.new_message(number=request.number)
-        slots = [window.slot(each) for each in request.objects]
-        keys, timeout, kind = [slot.key for slot in slots], request.milliseconds / 1000, str(request.kind)
+        timeout, kind = request.milliseconds / 1000, str(request.kind)
+        slots = [window.slot(each, is_written=kind == "write") for each in request.objects]
+        keys = [slot.key for slot in slots]
         try:
             if kind == "health":
                 answer.detail, answer.isOk = _text(store.health()), True
