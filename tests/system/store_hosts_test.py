@@ -106,9 +106,10 @@ class StoreHostsTest(SharedPagesTest):
     def test_a_process_killed_under_load_costs_no_request(self):
         running = self.start_replay("running", 2, *self.flags("external", {"command": self.command(), "path": str(self.pages)}, "--rounds", "4"))
         end = time.monotonic() + 60
-        while not (self.pages / "pid").exists() and time.monotonic() < end:
+        pid = self.pages / "pid"
+        while not (pid.exists() and pid.read_text()) and time.monotonic() < end:
             time.sleep(0.01)
-        os.kill(int((self.pages / "pid").read_text()), signal.SIGKILL)
+        os.kill(int(pid.read_text()), signal.SIGKILL)
         self.assertEqual(running.wait(120), 0, running.text())
         self.assert_clean(self.read_report(running))
 
