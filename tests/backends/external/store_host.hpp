@@ -22,7 +22,12 @@ inline std::string store_python() {
 }
 
 inline bool has_module(const std::string& name) {
-  return std::system((store_python() + " -c 'import " + name + "' >/dev/null 2>&1").c_str()) == 0;
+  // Importing torch takes seconds.
+  return std::system((store_python() + " -c 'import importlib.util, sys; "
+                      + "sys.exit(importlib.util.find_spec(\"" + name
+                      + "\") is None)' >/dev/null 2>&1")
+                       .c_str())
+         == 0;
 }
 
 /// The shell command of a store that a process starts itself.
