@@ -69,9 +69,11 @@ void tier_lookup::ask(tiered_core& core, size_t tier, store_breaker::pass pass,
   cut_to_probe(pass, wanted);
   const auto self = std::static_pointer_cast<tier_lookup>(shared_from_this());
   auto keys = store_batch<page_key>{wanted.size(), [self, wanted] {
-                                      if (!self->has_list_)
-                                        self->list();
-                                      return picked(self->keys_, wanted);
+                                      if (self->has_list_)
+                                        return picked(self->keys_, wanted);
+                                      auto first = self->batch_.list();
+                                      first.resize(wanted.size());
+                                      return first;
                                     }};
   core.call<std::vector<result<store_place>>>(
     self, tier, store_call::exists, pass,
@@ -119,10 +121,11 @@ void tier_lookup::refuse(const error& why) {
 
 // -- reads ------------------------------------------------------------------------
 
-void tier_read::list() {
-  tier_outcomes::list();
-  for (auto& page : objects_)
+std::vector<page_read> tier_read::make_list() {
+  auto pages = batch_.list();
+  for (auto& page : pages)
     found_in_.push_back(take_place(page));
+  return pages;
 }
 
 size_t tier_read::take_place(page_read& page) const {
@@ -182,7 +185,8 @@ void tier_read::finish(tiered_core& core, size_t tier, const std::vector<size_t>
     const auto i = wanted[k];
     if (outcomes[k]) {
       outcomes_[i] = {};
-      core.copy(*tiers, objects_[i], tier, uses_[i], copies);
+      if (tiers->size() > 1)
+        core.copy(*tiers, objects_[i], tier, uses_[i], copies);
       continue;
     }
     keep_worse(outcomes_[i], outcomes[k]);

@@ -68,7 +68,7 @@ public:
     : tier_batch(deadline), batch_(std::move(batch)), done_(std::move(done)) {}
 
   void list() override {
-    objects_ = batch_.list();
+    objects_ = make_list();
     has_list_ = true;
   }
 
@@ -77,14 +77,18 @@ public:
   }
 
 protected:
-  /// Some objects, for a store. It makes the list if nobody has made it before.
+  virtual std::vector<Object> make_list() { return batch_.list(); }
+
+  /// Some objects, for a store. Without a list it makes and keeps that: then these are the first.
   /// @param self Owns this.
   store_batch<Object> batch_of(std::shared_ptr<tier_batch> self, std::vector<size_t> wanted) {
     const auto size = wanted.size();
     return {size, [this, self = std::move(self), wanted = std::move(wanted)] {
-              if (!has_list_)
-                list();
-              return picked(objects_, wanted);
+              if (has_list_)
+                return picked(objects_, wanted);
+              auto first = make_list();
+              first.resize(wanted.size());
+              return first;
             }};
   }
 
@@ -101,11 +105,12 @@ public:
             storage_backend::read_progress progress)
     : tier_outcomes(std::move(pages), deadline, std::move(done)), progress_(std::move(progress)) {}
 
-  void list() override;
   void begin(tiered_core& core) override;
   void answer(tiered_core& core) override;
 
 private:
+  std::vector<page_read> make_list() override;
+
   /// Takes the place in a tier out of that in the order.
   /// @returns the tier
   size_t take_place(page_read& page) const;
