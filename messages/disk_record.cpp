@@ -9,6 +9,32 @@
 
 namespace hicache {
 
+namespace wire {
+
+void fields(auto side, like<disk_record::object> auto& x) {
+  HICACHE_FIELD(key, Key);
+  HICACHE_FIELD(parent, Parent);
+  HICACHE_FIELD(length, Length);
+  HICACHE_FIELD(checksum, Checksum);
+  HICACHE_FIELD(fingerprint, Fingerprint);
+}
+
+void fields(auto side, like<disk_record::removal> auto& x) {
+  HICACHE_FIELD(key, Key);
+  HICACHE_FIELD(generation, Generation);
+  HICACHE_FIELD(offset, Offset);
+}
+
+void fields(auto side, like<disk_record> auto& x) {
+  HICACHE_FIELD(generation, Generation);
+  HICACHE_FIELD(sequence, Sequence);
+  HICACHE_FIELD(durable, Durable);
+  HICACHE_FIELD(objects, Objects, disk_record_objects);
+  HICACHE_FIELD(removals, Removals, disk_record_objects);
+}
+
+} // namespace wire
+
 namespace {
 
 /// "HKVD" read as a little-endian number, and the version.
@@ -67,24 +93,7 @@ void encode_disk_record(const disk_record& record, std::span<std::byte> target) 
   HICACHE_CHECK(target.size() == disk_header_bytes(record.objects.size(), record.removals.size()));
   const auto words = message_words(record.objects.size(), record.removals.size());
   auto builder = capnp::MallocMessageBuilder{static_cast<unsigned>(words)};
-  auto root = builder.initRoot<schema::DiskRecord>();
-  root.setGeneration(record.generation);
-  root.setSequence(record.sequence);
-  root.setDurable(record.durable);
-  wire::write_each(record.objects, root.initObjects(wire::size_of(record.objects)),
-                   [](const disk_record::object& x, schema::DiskObject::Builder to) {
-                     wire::write(x.key, to.initKey());
-                     wire::write(x.parent, to.initParent());
-                     to.setLength(x.length);
-                     to.setChecksum(x.checksum);
-                     to.setFingerprint(x.fingerprint);
-                   });
-  wire::write_each(record.removals, root.initRemovals(wire::size_of(record.removals)),
-                   [](const disk_record::removal& x, schema::DiskRemoval::Builder to) {
-                     wire::write(x.key, to.initKey());
-                     to.setGeneration(x.generation);
-                     to.setOffset(x.offset);
-                   });
+  wire::put(record, builder.initRoot<schema::DiskRecord>());
   const auto flat = capnp::messageToFlatArray(builder);
   const auto message = std::as_bytes(std::span{flat.begin(), flat.size()});
   HICACHE_CHECK(sizeof(preamble) + message.size() <= target.size());
@@ -133,22 +142,8 @@ result<disk_record> decode_disk_record(std::span<const std::byte> header) {
   std::memcpy(words.data(), message.data(), message.size());
   try {
     auto reader = capnp::FlatArrayMessageReader{kj::arrayPtr(words.data(), words.size())};
-    const auto root = reader.getRoot<schema::DiskRecord>();
-    auto record = disk_record{root.getGeneration(), root.getSequence(), root.getDurable(), {}, {}};
-    wire::read_each(root.getObjects(), disk_record_objects, record.objects,
-                    [](schema::DiskObject::Reader from, disk_record::object& x) {
-                      wire::read(from.getKey(), x.key);
-                      wire::read(from.getParent(), x.parent);
-                      x.length = from.getLength();
-                      x.checksum = from.getChecksum();
-                      x.fingerprint = from.getFingerprint();
-                    });
-    wire::read_each(root.getRemovals(), disk_record_objects, record.removals,
-                    [](schema::DiskRemoval::Reader from, disk_record::removal& x) {
-                      wire::read(from.getKey(), x.key);
-                      x.generation = from.getGeneration();
-                      x.offset = from.getOffset();
-                    });
+    auto record = disk_record{};
+    wire::get(reader.getRoot<schema::DiskRecord>(), record);
     constexpr auto length_max = uint64_t{1} << 40;
     for (const auto& object : record.objects)
       if (object.length > length_max)

@@ -13,11 +13,13 @@
 #include <kj/io.h>
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace hicache::wire {
@@ -48,20 +50,92 @@ inline unsigned size_of(const auto& xs) {
   return static_cast<unsigned>(xs.size());
 }
 
-/// Lists of structs, element by element; the sizes must be equal.
-template <class T, class ListBuilder, class WriteOne>
-void write_each(const std::vector<T>& xs, ListBuilder to, WriteOne write_one) {
-  for (auto i = 0u; i < to.size(); ++i)
-    write_one(xs[i], to[i]);
+// -- fields -------------------------------------------------------------------
+
+/// The directions of a message. `fields(side, x)` names the fields of a struct once for both: an
+/// encoder copies them to a message, a decoder from an untrusted one.
+template <class Builder>
+struct encoder {
+  static constexpr auto decodes = false;
+  Builder message;
+};
+
+template <class Reader>
+struct decoder {
+  static constexpr auto decodes = true;
+  Reader message;
+};
+
+/// The type of `x` in `fields`: const for an encoder.
+template <class T, class Struct>
+concept like = std::same_as<std::remove_const_t<T>, Struct>;
+
+template <class T, class Builder>
+void put(const T& x, Builder to) {
+  if constexpr (requires { write(x, to); })
+    write(x, to);
+  else
+    fields(encoder<Builder>{to}, x);
 }
 
-template <class T, class ListReader, class ReadOne>
-void read_each(ListReader from, size_t count_max, std::vector<T>& xs, ReadOne read_one) {
+template <class T, class ListBuilder>
+void put(const std::vector<T>& xs, ListBuilder to) {
+  for (auto i = 0u; i < to.size(); ++i)
+    if constexpr (std::is_arithmetic_v<T>)
+      to.set(i, xs[i]);
+    else
+      put(xs[i], to[i]);
+}
+
+template <class Reader, class T>
+void get(Reader from, T& x) {
+  if constexpr (std::is_arithmetic_v<T>)
+    x = from;
+  else if constexpr (requires { read(from, x); })
+    read(from, x);
+  else
+    fields(decoder<Reader>{from}, x);
+}
+
+/// @param last The largest value.
+template <class Number, class Enum>
+void get(Number from, Enum& x, Enum last) {
+  KJ_REQUIRE(static_cast<uint64_t>(from) <= static_cast<uint64_t>(last), "no such value");
+  x = static_cast<Enum>(from);
+}
+
+inline void get(capnp::Text::Reader from, std::string& x, size_t text_max = 256) {
+  x = text(from, text_max);
+}
+
+template <class T, class ListReader>
+void get(ListReader from, std::vector<T>& xs, size_t count_max) {
   KJ_REQUIRE(from.size() <= count_max, "list too long");
   xs.resize(from.size());
   for (auto i = 0u; i < from.size(); ++i)
-    read_one(from[i], xs[i]);
+    get(from[i], xs[i]);
 }
+
+/// A field, in `fields(side, x)`.
+/// @param ... The bound of a list; that of a text, unless it is 256 bytes; the last value of an
+/// enumeration.
+#define HICACHE_FIELD(name, Name, ...)                                                             \
+  if constexpr (side.decodes)                                                                      \
+    get(side.message.get##Name(), x.name __VA_OPT__(, ) __VA_ARGS__);                              \
+  else if constexpr (std::is_enum_v<decltype(x.name)>)                                             \
+    side.message.set##Name(static_cast<decltype(side.message.get##Name())>(x.name));               \
+  else if constexpr (requires { side.message.set##Name(x.name); })                                 \
+    side.message.set##Name(x.name);                                                                \
+  else if constexpr (requires { x.name.size(); })                                                  \
+    put(x.name, side.message.init##Name(size_of(x.name)));                                         \
+  else                                                                                             \
+    put(x.name, side.message.init##Name())
+
+/// What holds for a valid struct, in `fields(side, x)`.
+#define HICACHE_VALID(condition, otherwise)                                                        \
+  if constexpr (side.decodes) {                                                                    \
+    KJ_REQUIRE(condition, otherwise);                                                              \
+  }
 
 // -- frames -------------------------------------------------------------------
 
@@ -102,8 +176,14 @@ result<T> decode_as(std::span<const uint64_t> words) {
 
 } // namespace hicache::wire
 
-/// Defines the codec of a type; for use in hicache::wire.
-#define HICACHE_DEFINE_CODEC(T, Schema)                                                            \
+/// Defines the functions of a message by its `fields`; for use in hicache::wire.
+#define HICACHE_DEFINE_MESSAGE(T, Schema)                                                          \
+  void write(const T& x, schema::Schema::Builder to) {                                             \
+    fields(encoder<schema::Schema::Builder>{to}, x);                                               \
+  }                                                                                                \
+  void read(schema::Schema::Reader from, T& x) {                                                   \
+    fields(decoder<schema::Schema::Reader>{from}, x);                                              \
+  }                                                                                                \
   frame codec<T>::encode(const T& x) {                                                             \
     return encode_as<schema::Schema>(x);                                                           \
   }                                                                                                \

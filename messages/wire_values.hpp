@@ -11,17 +11,9 @@
 
 namespace hicache::wire {
 
-/// The schema of a message that has a codec.
-template <class T>
-struct schema_of;
-
 /// `write` encodes a value into a message. `read` decodes an untrusted one and throws kj::Exception
 /// unless it is valid and within the bounds of base/limits.hpp.
 #define HICACHE_DECLARE_VALUE(T, Schema)                                                           \
-  template <>                                                                                      \
-  struct schema_of<T> {                                                                            \
-    using type = schema::Schema;                                                                   \
-  };                                                                                               \
   void write(const T& x, schema::Schema::Builder to);                                              \
   void read(schema::Schema::Reader from, T& x);
 
