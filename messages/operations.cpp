@@ -12,26 +12,16 @@ const char* to_string(miss_reason why) noexcept {
 }
 
 rank_counters& rank_counters::operator+=(const rank_counters& other) noexcept {
-  bytes_l1_to_l2 += other.bytes_l1_to_l2;
-  bytes_l2_to_l1 += other.bytes_l2_to_l1;
-  bytes_l2_to_l3 += other.bytes_l2_to_l3;
-  bytes_l3_to_l2 += other.bytes_l3_to_l2;
-  evicted_l1 += other.evicted_l1;
-  evicted_l2 += other.evicted_l2;
-  evicted_l3 += other.evicted_l3;
-  steps += other.steps;
-  reductions += other.reductions;
-  divergences += other.divergences;
-  storage_failures += other.storage_failures;
-  dropped_backups += other.dropped_backups;
-  backup_retries += other.backup_retries;
-  errors += other.errors;
-  free_l1 += other.free_l1;
-  free_l2 += other.free_l2;
-  quarantined_l2 += other.quarantined_l2;
-  declined_pages += other.declined_pages;
-  token_compute_ns += other.token_compute_ns;
-  load_ns += other.load_ns;
+  using c = rank_counters;
+  constexpr auto all
+    = std::array{&c::bytes_l1_to_l2, &c::bytes_l2_to_l1, &c::bytes_l2_to_l3,   &c::bytes_l3_to_l2,
+                 &c::evicted_l1,     &c::evicted_l2,     &c::evicted_l3,       &c::steps,
+                 &c::reductions,     &c::divergences,    &c::storage_failures, &c::dropped_backups,
+                 &c::backup_retries, &c::errors,         &c::free_l1,          &c::free_l2,
+                 &c::quarantined_l2, &c::declined_pages, &c::token_compute_ns, &c::load_ns};
+  static_assert(sizeof(rank_counters) == all.size() * sizeof(uint64_t));
+  for (const auto counter : all)
+    this->*counter += other.*counter;
   return *this;
 }
 
