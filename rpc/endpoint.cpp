@@ -1,9 +1,10 @@
 #include "rpc/endpoint.hpp"
 
+#include "base/numbers.hpp"
 #include "base/try.hpp"
 
 #include <algorithm>
-#include <charconv>
+#include <string_view>
 #include <utility>
 
 namespace hicache::rpc {
@@ -19,10 +20,10 @@ result<endpoint> parse_endpoint(const std::string& text) {
     where.host = text.substr(0, colon);
     if (where.host.size() > 2 && where.host.front() == '[' && where.host.back() == ']')
       where.host = where.host.substr(1, where.host.size() - 2);
-    const auto* end = text.data() + text.size();
-    const auto [rest, status] = std::from_chars(text.data() + colon + 1, end, where.port);
-    if (status == std::errc{} && rest == end)
+    if (const auto port = parse_number<uint16_t>(std::string_view{text}.substr(colon + 1))) {
+      where.port = *port;
       return where;
+    }
   }
   return fail(ec::invalid_argument,
               "'" + text + "' is not an address such as 127.0.0.1:7000 or unix:/run/hicache");

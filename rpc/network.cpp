@@ -8,18 +8,11 @@
 #include <caf/actor_cast.hpp>
 #include <kj/async-io.h>
 
-#include <unistd.h>
-
 #include <future>
 #include <utility>
 #include <vector>
 
 namespace hicache {
-
-listener::~listener() {
-  if (descriptor_ >= 0)
-    close(descriptor_);
-}
 
 /// Lives until the loop has ended.
 struct rpc_network::state {

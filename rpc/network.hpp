@@ -27,20 +27,13 @@ public:
   explicit listener(int descriptor, rpc::endpoint where)
     : descriptor_(descriptor), where_(std::move(where)) {}
 
-  listener(listener&& other) noexcept
-    : descriptor_(other.release()), where_(std::move(other.where_)) {}
-
-  listener& operator=(listener&&) = delete;
-
-  ~listener();
-
   /// Includes the actual port if port 0 was requested.
   const rpc::endpoint& where() const noexcept { return where_; }
 
-  int release() noexcept { return std::exchange(descriptor_, -1); }
+  int release() noexcept { return descriptor_.release(); }
 
 private:
-  int descriptor_;
+  unique_fd descriptor_;
   rpc::endpoint where_;
 };
 

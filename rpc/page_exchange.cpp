@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "messages/page_header.hpp"
 
 #include <algorithm>
@@ -42,8 +43,7 @@ result<void> page_exchange::write(uint64_t reservation, std::span<const page_pie
   for (const auto& piece : pieces) {
     if (piece.length > bytes.size())
       return fail(ec::invalid_argument, "fewer bytes than the pieces have");
-    if (auto written = append(at->second, piece, bytes.first(piece.length)); !written)
-      return written;
+    HICACHE_TRY(append(at->second, piece, bytes.first(piece.length)));
     bytes = bytes.subspan(piece.length);
   }
   if (!bytes.empty())

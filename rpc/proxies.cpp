@@ -414,34 +414,30 @@ caf::strong_actor_ptr proxy_table::make_proxy(uint64_t number) {
     system_.next_actor_id(), system_.node(), &system_, config, shared_from_this(), number);
 }
 
-void proxy_table::enter(uint64_t number, std::shared_ptr<remote_end> end) {
+caf::strong_actor_ptr proxy_table::enter(std::shared_ptr<remote_end> end) {
+  const auto number = ++last_number_;
   loop_->post([me = shared_from_this(), number, end = std::move(end)]() mutable {
     if (!me->is_closed_)
       me->ends_.emplace(number, std::move(end));
   });
+  return make_proxy(number);
 }
 
 caf::strong_actor_ptr proxy_table::connector() {
-  const auto number = next_number();
-  enter(number, std::make_shared<connector_end>(*this, connector_end::wanted::directory));
-  return make_proxy(number);
+  return enter(std::make_shared<connector_end>(*this, connector_end::wanted::directory));
 }
 
 caf::strong_actor_ptr proxy_table::node_connector() {
-  const auto number = next_number();
-  enter(number, std::make_shared<connector_end>(*this, connector_end::wanted::node));
-  return make_proxy(number);
+  return enter(std::make_shared<connector_end>(*this, connector_end::wanted::node));
 }
 
 caf::strong_actor_ptr proxy_table::member_at(std::string address) {
-  const auto number = next_number();
-  enter(number, std::make_shared<member_end>(*this, std::move(address)));
-  return make_proxy(number);
+  return enter(std::make_shared<member_end>(*this, std::move(address)));
 }
 
 template <class End, class... Args>
 caf::strong_actor_ptr proxy_table::connected(std::shared_ptr<rpc_connection> at, Args&&... args) {
-  const auto number = next_number();
+  const auto number = ++last_number_;
   ends_.emplace(number, std::make_shared<End>(at, std::forward<Args>(args)...));
   auto proxy = make_proxy(number);
   loop_->keep(at->lost().then([weak = caf::actor_cast<caf::actor_addr>(proxy)] {

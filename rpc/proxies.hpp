@@ -70,13 +70,12 @@ private:
   class proxy_actor;
   friend class proxy_actor;
 
-  uint64_t next_number() noexcept { return ++last_number_; }
-
   /// Makes the proxy of the remote end of that number.
   caf::strong_actor_ptr make_proxy(uint64_t number);
 
   /// Adds a remote end, from any thread.
-  void enter(uint64_t number, std::shared_ptr<remote_end> end);
+  /// @returns its proxy
+  caf::strong_actor_ptr enter(std::shared_ptr<remote_end> end);
 
   /// Forwards a message to a remote end, and the answer to its sender.
   void pass(uint64_t number, const caf::mailbox_element& what,

@@ -188,7 +188,8 @@ public:
   }
 };
 
-/// Clients are identified by connection, so none can act for another.
+/// A node as reached by clients on its machine, which access its memory directly. Clients are
+/// identified by connection, so none can act for another.
 class node_service : public schema::Node::Server, protected served_actor {
 public:
   using served_actor::served_actor;
@@ -232,12 +233,6 @@ public:
   kj::Promise<void> status(StatusContext context) override {
     return relay<status_query, node_status>(context, atom::status_v);
   }
-};
-
-/// A node as reached by clients on its machine, which access its memory directly.
-class local_node_service final : public node_service {
-public:
-  using node_service::node_service;
 };
 
 /// A node as reached by clients on other machines. Their bytes are copied here, on the network's
@@ -359,8 +354,7 @@ public:
       bytes_(std::make_shared<page_exchange>(served_.node_memory)) {}
 
   kj::Promise<void> hello(HelloContext context) override {
-    if (const auto fits = check_hello(context.getParams()); !fits)
-      kj::throwFatalException(to_exception(fits.error()));
+    throw_unless(check_hello(context.getParams()));
     greeted_();
     auto welcome = context.getResults();
     write_hello(welcome.initHello());
@@ -379,7 +373,7 @@ private:
   schema::Node::Client serve_node() {
     auto node = caf::actor_cast<caf::strong_actor_ptr>(served_.node);
     if (served_.node_memory.empty())
-      return kj::heap<local_node_service>(peer_, std::move(node), &here_);
+      return kj::heap<node_service>(peer_, std::move(node), &here_);
     return kj::heap<remote_node_service>(peer_, std::move(node), here_, bytes_);
   }
 

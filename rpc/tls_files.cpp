@@ -30,10 +30,9 @@ result<void> tls_files::check() const {
     return fail(ec::invalid_argument,
                 "--tls-cert, --tls-key and --tls-ca belong together; expected "
                 "all three or none");
-  for (const auto& found :
-       {readable("--tls-cert", certificate), readable("--tls-key", key), readable("--tls-ca", ca)})
-    if (!found)
-      return found;
+  HICACHE_TRY(readable("--tls-cert", certificate));
+  HICACHE_TRY(readable("--tls-key", key));
+  HICACHE_TRY(readable("--tls-ca", ca));
   HICACHE_TRY(load_tls(*this));
   return {};
 }

@@ -1,5 +1,6 @@
 #include "runtime/admin_server.hpp"
 
+#include "base/about.hpp"
 #include "base/try.hpp"
 #include "runtime/http_listener.hpp"
 #include "stores/tier_list.hpp"
@@ -133,13 +134,11 @@ result<void> take(change_request& change, const std::string& key, const json& va
   if (key == "hicache_storage_prefetch_policy" && key == others)
     return text(change.wanted.prefetch_policy);
   if (key == "at" && key == others) {
-    const auto number = parse_number(value);
-    change.at = number.value_or(0);
-    return number.map([](size_t) {});
+    change.at = HICACHE_TRY(parse_number(value));
+    return {};
   }
   if (key == "timeout_s") {
-    const auto deadline = HICACHE_TRY(parse_deadline(value.is_number() ? value.get<double>() : 0));
-    change.deadline = deadline;
+    change.deadline = HICACHE_TRY(parse_deadline(value.is_number() ? value.get<double>() : 0));
     return {};
   }
   if (key == "hicache_storage_backend_extra_config_json") {
@@ -181,9 +180,7 @@ result<change_request> parse_detach(const httplib::Params& parameters) {
     if (name != "timeout_s")
       return bad("parameter '" + name + "' is not known; expected timeout_s");
     const auto number = json::parse(value, nullptr, false);
-    const auto deadline
-      = HICACHE_TRY(parse_deadline(number.is_number() ? number.get<double>() : 0));
-    change.deadline = deadline;
+    change.deadline = HICACHE_TRY(parse_deadline(number.is_number() ? number.get<double>() : 0));
   }
   return change;
 }
@@ -504,10 +501,8 @@ private:
 } // namespace
 
 result<void> check_admin_options(const admin_options& options) {
-  const auto where = parse_http_address(options.listen);
-  if (!where)
-    return bad("--admin-listen: " + where.error().detail);
-  if (options.token_file.empty() && !where->is_unix())
+  const auto where = HICACHE_TRY(about_input("--admin-listen", parse_http_address(options.listen)));
+  if (options.token_file.empty() && !where.is_unix())
     return bad("--admin-listen: every user of this machine reaches " + options.listen
                + "; expected --admin-token-file as well, or a Unix socket, unix:PATH");
   return {};
@@ -542,16 +537,11 @@ result<std::unique_ptr<admin_server>> admin_server::start(const admin_options& o
                                                           storage_admin& storage) {
   HICACHE_TRY(check_admin_options(options));
   auto token = std::string{};
-  if (!options.token_file.empty()) {
-    auto read = read_admin_token(options.token_file);
-    if (!read)
-      return bad("--admin-token-file: " + read.error().detail);
-    token = std::move(*read);
-  }
+  if (!options.token_file.empty())
+    token = HICACHE_TRY(about_input("--admin-token-file", read_admin_token(options.token_file)));
   auto server = std::make_unique<http_admin_server>(options, std::move(token), storage);
-  if (auto listening = server->listen(*parse_http_address(options.listen)); !listening)
-    return bad("--admin-listen: " + listening.error().detail);
-  return std::unique_ptr<admin_server>{std::move(server)};
+  HICACHE_TRY(about_input("--admin-listen", server->listen(*parse_http_address(options.listen))));
+  return server;
 }
 
 } // namespace hicache

@@ -5,6 +5,8 @@
 #include "actors/segment.hpp"
 #include "backends/ask.hpp"
 #include "backends/cluster/index_addresses.hpp"
+#include "backends/end_actor.hpp"
+#include "base/about.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/try.hpp"
@@ -14,7 +16,6 @@
 #include "rpc/peer_identity.hpp"
 #include "rpc/tls.hpp"
 
-#include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <spdlog/spdlog.h>
 
@@ -55,6 +56,15 @@ range_guard guard_of(const member_info& member) {
 
 } // namespace
 
+page_channel_options member_network(page_transport pages, const tls_files& tls) {
+  auto options = page_channel_options{pages, nullptr};
+  if (tls.given())
+    options.tls = [source = std::make_shared<tls_source>(tls)] {
+      return result<std::shared_ptr<ssl_ctx_st>>{source->get()};
+    };
+  return options;
+}
+
 cluster_member::cluster_member(caf::actor_system& system, cluster_member_options options)
   : system_(system), options_(std::move(options)), figures_(std::make_shared<member_figures>()),
     network_(system, options_.tls) {
@@ -65,10 +75,8 @@ result<std::unique_ptr<cluster_member>> cluster_member::join(caf::actor_system& 
                                                              cluster_member_options options) {
   auto addresses = std::shared_ptr<index_addresses>{};
   if (!options.is_alone) {
-    auto opened = index_addresses::open(options.index, options.tls);
-    if (!opened)
-      return fail(ec::invalid_argument, "--index: " + opened.error().detail);
-    addresses = std::move(*opened);
+    addresses
+      = HICACHE_TRY(about_input("--index", index_addresses::open(options.index, options.tls)));
   }
   auto member = std::unique_ptr<cluster_member>{new cluster_member{system, std::move(options)}};
   if (member->options_.segment_bytes > 0 || member->options_.exported)
@@ -84,26 +92,18 @@ result<std::unique_ptr<cluster_member>> cluster_member::join(caf::actor_system& 
 }
 
 cluster_member::~cluster_member() {
-  auto self = caf::scoped_actor{system_};
-  const auto end = [&](const auto& actor) {
-    if (!actor)
-      return;
-    self->send_exit(actor, caf::exit_reason::user_shutdown);
-    self->wait_for(actor);
-  };
   network_.stop_serving();
   // The segment ends first: it withdraws its pages and requests no more copies.
   if (segment_)
     static_cast<void>(ask<atom::ok>(system_, segment_, limits::leave_time, atom::terminate_v));
-  end(segment_);
+  end_actor(system_, segment_);
   if (options_.exported)
     options_.exported->close();
-  end(replicator_);
+  end_actor(system_, replicator_);
 }
 
 result<void> cluster_member::export_memory() {
-  if (auto role = check_own_role(options_.tls, "exporting memory"); !role)
-    return role;
+  HICACHE_TRY(check_own_role(options_.tls, "exporting memory"));
   const auto slot = slot_bytes_for(options_.object_bytes);
   if (options_.segment_bytes < slot && !(options_.segment_bytes == 0 && options_.exported))
     return fail(ec::invalid_argument,
@@ -111,14 +111,11 @@ result<void> cluster_member::export_memory() {
                   + " holds no page; expected 0 or at least " + format_bytes(slot));
   // Rounded down to whole cache lines.
   const auto segment_bytes = options_.segment_bytes / 64 * 64;
-  if (options_.memory == nullptr) {
-    auto memory
-      = shared_memory::create(segment_bytes, "hicache-segment",
-                              options_.clients_write ? peer_access::write : peer_access::read);
-    if (!memory)
-      return fail(memory.error().code, options_.segment_flag + ": " + memory.error().detail);
-    own_memory_ = std::move(*memory);
-  }
+  if (options_.memory == nullptr)
+    own_memory_ = HICACHE_TRY(about(
+      options_.segment_flag,
+      shared_memory::create(segment_bytes, "hicache-segment",
+                            options_.clients_write ? peer_access::write : peer_access::read)));
   const auto& memory = own_memory_ ? *own_memory_ : *options_.memory;
   segment_memory_ = memory.bytes().first(segment_bytes);
   memory_ = options_.exported ? memory.bytes() : segment_memory_;
@@ -131,10 +128,9 @@ result<void> cluster_member::export_memory() {
   if (options_.is_alone)
     return {}; // Not advertised.
   offer_ = HICACHE_TRY(memory_offer::start(memory));
-  auto server = page_server::start(memory_, guard_of(info_), options_.listen_host, network());
-  if (!server)
-    return fail(server.error().code, "--listen-host: " + server.error().detail);
-  server_ = std::move(*server);
+  server_ = HICACHE_TRY(
+    about("--listen-host", page_server::start(memory_, guard_of(info_), options_.listen_host,
+                                              member_network(options_.pages, options_.tls))));
   info_.memory_name = offer_->name();
   info_.page_address = server_->address();
   return {};
@@ -153,10 +149,7 @@ result<void> cluster_member::start() {
     // served.
     const auto pages = rpc::parse_endpoint(info_.page_address);
     HICACHE_CHECK(pages);
-    auto opened = network_.listen({options_.listen_host, 0});
-    if (!opened)
-      return fail(ec::invalid_argument, "--listen-host: " + opened.error().detail);
-    socket.emplace(std::move(*opened));
+    socket = HICACHE_TRY(about_input("--listen-host", network_.listen({options_.listen_host, 0})));
     info_.address = to_string(rpc::endpoint{pages->host, socket->where().port});
     settings.mounts.reach
       = [members = network_.members()](const member_info& other) { return members(other.address); };
@@ -218,22 +211,13 @@ page_reader_options cluster_member::reader() const {
     network_.watch(std::move(connection), std::move(ended));
   };
   options.path = options_.path;
-  options.network = network();
+  options.network = member_network(options_.pages, options_.tls);
   options.clock = options_.clock;
   if (!memory_.empty()) {
     options.member = info_.member;
     options.own_memory = memory_;
     options.offers = !segment_memory_.empty();
   }
-  return options;
-}
-
-page_channel_options cluster_member::network() const {
-  auto options = page_channel_options{options_.pages, nullptr};
-  if (options_.tls.given())
-    options.tls = [source = std::make_shared<tls_source>(options_.tls)] {
-      return result<std::shared_ptr<ssl_ctx_st>>{source->get()};
-    };
   return options;
 }
 

@@ -65,6 +65,9 @@ struct cluster_member_options {
   const clock_source* clock = nullptr;
 };
 
+/// How members send each other pages.
+page_channel_options member_network(page_transport pages, const tls_files& tls);
+
 /// This process in the cluster store: the exported memory, the connection to the index and the
 /// actor that owns the memory. Create and destroy on one thread.
 class cluster_member {
@@ -117,9 +120,6 @@ private:
   result<void> start();
 
   page_reader_options reader() const;
-
-  /// Options of one page server or page client.
-  page_channel_options network() const;
 
   caf::actor_system& system_;
   const cluster_member_options options_;

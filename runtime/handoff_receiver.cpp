@@ -7,8 +7,8 @@
 #include "hicache/handoff.hpp"
 #include "hicache/runtime.hpp"
 #include "messages/page_header.hpp"
+#include "runtime/cluster_member.hpp"
 #include "runtime/handoff_messages.hpp"
-#include "runtime/handoff_network.hpp"
 #include "transport/memory_sharing.hpp"
 #include "transport/page_channel.hpp"
 
@@ -101,7 +101,7 @@ class receiver_impl final : public handoff_receiver {
 public:
   receiver_impl(rank_runtime& runtime, const rank_config& config, std::function<void()> changed,
                 std::unique_ptr<page_client> client)
-    : pool_(runtime.device_buffers()), heads_(handoff_heads(config)), rank_(runtime.rank()),
+    : pool_(runtime.device_buffers()), heads_(config.kv_heads), rank_(runtime.rank()),
       ranks_(runtime.ranks()), fingerprint_(fingerprint_of(config.fingerprint())),
       is_remote_(config.storage.force_remote_reads), changed_(std::move(changed)),
       client_(std::move(client)), thread_([this] { run(); }) {}
@@ -335,7 +335,7 @@ result<std::unique_ptr<handoff_receiver>> handoff_receiver::start(rank_runtime& 
                                                                   std::function<void()> changed) {
   if (!runtime.device_is_host_addressable())
     return fail(ec::unsupported, "handoffs need an L1 that the CPU can address");
-  auto client = HICACHE_TRY(page_client::create(handoff_network(config)));
+  auto client = HICACHE_TRY(page_client::create(member_network(config.page_transport, config.tls)));
   return std::make_unique<receiver_impl>(runtime, config, std::move(changed), std::move(client));
 }
 

@@ -1,4 +1,6 @@
+#include "backends/ask.hpp"
 #include "backends/cluster/segment_memory.hpp"
+#include "base/about.hpp"
 #include "base/page_checksum.hpp"
 #include "base/try.hpp"
 #include "cache/handoff/handoff_exports.hpp"
@@ -6,14 +8,12 @@
 #include "hicache/handoff.hpp"
 #include "hicache/runtime.hpp"
 #include "messages/page_header.hpp"
+#include "runtime/cluster_member.hpp"
 #include "runtime/handoff_messages.hpp"
-#include "runtime/handoff_network.hpp"
 #include "transport/gather.hpp"
 #include "transport/memory_sharing.hpp"
 #include "transport/page_channel.hpp"
 #include "transport/shared_memory.hpp"
-
-#include <caf/scoped_actor.hpp>
 
 #include <atomic>
 #include <random>
@@ -46,15 +46,13 @@ public:
   sender_impl(rank_runtime& runtime, const rank_config& config, shared_memory memory)
     : pool_(runtime.device_buffers()), fingerprint_(fingerprint_of(config.fingerprint())),
       memory_(std::move(memory)),
-      exports_(pool_.shape, handoff_heads(config), runtime.ranks(), memory_.size()) {}
+      exports_(pool_.shape, config.kv_heads, runtime.ranks(), memory_.size()) {}
 
   result<void> serve(const rank_config& config) {
     offer_ = HICACHE_TRY(memory_offer::start(memory_));
-    auto server = page_server::start(memory_.bytes(), is_part_of_slot, config.listen_host,
-                                     handoff_network(config));
-    if (!server)
-      return fail(server.error().code, "--listen-host: " + server.error().detail);
-    server_ = std::move(*server);
+    server_ = HICACHE_TRY(about(
+      "--listen-host", page_server::start(memory_.bytes(), is_part_of_slot, config.listen_host,
+                                          member_network(config.page_transport, config.tls))));
     return {};
   }
 
@@ -63,20 +61,14 @@ public:
     const auto mine
       = std::vector<std::string>{server_->address(), offer_->name(), std::to_string(nonce_)};
     auto values = gather_offer(runtime.rank(), runtime.ranks(), text_offer(mine, endpoint_words));
-    auto outcome = result<void>{};
-    auto self = caf::scoped_actor{runtime.system()};
-    self
-      ->request(runtime.rank_reduction(), caf::timespan{config.step_timeout}, atom::reduce_v,
-                reduction{reduction_channel::engine, std::move(values)})
-      .receive(
-        [&](const reduced& all) {
-          for (const auto& row : gathered(runtime.ranks(), all.values)) {
-            const auto texts = offered_texts(row);
-            senders_.push_back({texts.at(0), texts.at(1), std::stoull(texts.at(2))});
-          }
-        },
-        [&](const caf::error& err) { outcome = tl::unexpected{from_caf(err)}; });
-    return outcome;
+    const auto all = HICACHE_TRY(
+      ask<reduced>(runtime.system(), runtime.rank_reduction(), caf::timespan{config.step_timeout},
+                   atom::reduce_v, reduction{reduction_channel::engine, std::move(values)}));
+    for (const auto& row : gathered(runtime.ranks(), all.values)) {
+      const auto texts = offered_texts(row);
+      senders_.push_back({texts.at(0), texts.at(1), std::stoull(texts.at(2))});
+    }
+    return {};
   }
 
   result<std::string> open(const handoff_request& wanted) override {
@@ -149,10 +141,9 @@ handoff_sender::start(rank_runtime& runtime, const rank_config& config, uint64_t
   if (!runtime.device_is_host_addressable())
     return fail(ec::unsupported, "handoffs need an L1 that the CPU can address");
   // Whole cache lines.
-  auto memory = shared_memory::create(bytes / 64 * 64, "hicache-handoff");
-  if (!memory)
-    return fail(memory.error().code, "memory for handoffs: " + memory.error().detail);
-  auto made = std::make_unique<sender_impl>(runtime, config, std::move(*memory));
+  auto memory = HICACHE_TRY(
+    about("memory for handoffs", shared_memory::create(bytes / 64 * 64, "hicache-handoff")));
+  auto made = std::make_unique<sender_impl>(runtime, config, std::move(memory));
   HICACHE_TRY(made->serve(config));
   HICACHE_TRY(made->introduce(runtime, config));
   return made;

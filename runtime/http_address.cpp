@@ -1,6 +1,7 @@
 #include "runtime/http_address.hpp"
 
 #include "base/try.hpp"
+#include "base/unique_fd.hpp"
 
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -58,32 +59,24 @@ result<int> listen_on_unix_socket(const std::string& path) {
   if (::lstat(path.c_str(), &found) == 0) {
     if (!S_ISSOCK(found.st_mode))
       return refuse("the path names something else than a socket");
-    if (const auto peer = connect_to_unix_socket(path); peer >= 0) {
-      ::close(peer);
+    if (unique_fd{connect_to_unix_socket(path)})
       return refuse("another process listens on it");
-    }
     ::unlink(path.c_str());
   }
-  const auto socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  auto socket = unique_fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   // Connections are possible only after listen(), so the mode is set in time.
-  if (socket < 0 || ::bind(socket, as_generic(address), sizeof address) != 0
-      || ::chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0 || ::listen(socket, SOMAXCONN) != 0) {
-    const auto why = std::generic_category().message(errno);
-    if (socket >= 0)
-      ::close(socket);
-    return refuse(why);
-  }
-  return socket;
+  if (!socket || ::bind(socket.get(), as_generic(address), sizeof address) != 0
+      || ::chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0 || ::listen(socket.get(), SOMAXCONN) != 0)
+    return refuse(std::generic_category().message(errno));
+  return socket.release();
 }
 
 int connect_to_unix_socket(const std::string& path) {
   const auto address = address_of(path);
-  const auto socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (socket >= 0 && ::connect(socket, as_generic(address), sizeof address) != 0) {
-    ::close(socket);
+  auto socket = unique_fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  if (socket && ::connect(socket.get(), as_generic(address), sizeof address) != 0)
     return -1;
-  }
-  return socket;
+  return socket.release();
 }
 
 } // namespace hicache

@@ -64,8 +64,7 @@ result<void> finish_identity(rank_config& config) {
                                    {"--kv-scales", &config.kv_scales},
                                    {"--rope", &config.rope},
                                    {"--numerics", &config.numerics}})
-    if (auto checked = check_identity(flag, *text); !checked)
-      return checked;
+    HICACHE_TRY(check_identity(flag, *text));
   config.rope = HICACHE_TRY(canonical_rope(config.rope));
   if (config.model_id.empty() && others_read(config))
     return fail(ec::invalid_argument,

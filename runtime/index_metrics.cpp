@@ -13,7 +13,7 @@ std::vector<prometheus::MetricFamily> to_metrics(const shard_figures& shards) {
   auto families = metric_families{};
   for (const auto& [number, status] : shards) {
     const auto labels = metric_labels{{"shard", std::to_string(number)}};
-    const auto gauge = [&](const char* name, const char* help, double value) {
+    const auto gauge = [&](const char* name, const char* help, auto value) {
       families.gauge(name, help, value, labels);
     };
     const auto count = [&](const char* name, const char* help, uint64_t value) {
@@ -22,19 +22,16 @@ std::vector<prometheus::MetricFamily> to_metrics(const shard_figures& shards) {
     gauge("hicache_up", "1 if the shard answered the scrape, 0 if not.", status ? 1 : 0);
     if (!status)
       continue;
-    gauge("hicache_index_members", "Members that export memory.",
-          static_cast<double>(status->members.size()));
+    gauge("hicache_index_members", "Members that export memory.", status->members.size());
     gauge("hicache_index_keys", "Objects that the shard knows as their first keeper.",
-          static_cast<double>(status->keys));
+          status->keys);
     gauge("hicache_index_second_keys", "Objects that the shard knows as their second keeper.",
-          static_cast<double>(status->second_keys));
-    gauge("hicache_index_replicas", "Places in memory where these are.",
-          static_cast<double>(status->replicas));
-    gauge("hicache_index_bytes", "Bytes that these take.", static_cast<double>(status->bytes));
+          status->second_keys);
+    gauge("hicache_index_replicas", "Places in memory where these are.", status->replicas);
+    gauge("hicache_index_bytes", "Bytes that these take.", status->bytes);
     gauge("hicache_index_disk_replicas", "Places on disk where these are, and not in that memory.",
-          static_cast<double>(status->disk_replicas));
-    gauge("hicache_index_disk_bytes", "Bytes that these take.",
-          static_cast<double>(status->disk_bytes));
+          status->disk_replicas);
+    gauge("hicache_index_disk_bytes", "Bytes that these take.", status->disk_bytes);
     count("hicache_index_lookups_total", "Look-ups, each of a batch of keys.", status->lookups);
     count("hicache_index_keys_asked_total", "Keys that were looked up.", status->keys_asked);
     count("hicache_index_keys_found_total", "Keys of these that were known.", status->keys_found);

@@ -4,6 +4,7 @@
 #include <prometheus/histogram.h>
 #include <prometheus/metric_family.h>
 
+#include <concepts>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,6 +26,12 @@ public:
 
   void gauge(const std::string& name, const std::string& help, double value,
              const metric_labels& labels = {});
+
+  /// The same for whole numbers.
+  void gauge(const std::string& name, const std::string& help, std::integral auto value,
+             const metric_labels& labels = {}) {
+    gauge(name, help, static_cast<double>(value), labels);
+  }
 
   void histogram(const std::string& name, const std::string& help,
                  const prometheus::Histogram& values);

@@ -1,5 +1,6 @@
 #include "runtime/metrics_server.hpp"
 
+#include "base/about.hpp"
 #include "base/try.hpp"
 #include "runtime/http_listener.hpp"
 
@@ -25,10 +26,9 @@ public:
     http_.Get("/metrics", [this](const httplib::Request&, httplib::Response& answer) {
       answer.set_content(prometheus::TextSerializer{}.Serialize(collect()), content_type);
     });
-    const auto chosen = http_.start({{where.host, where.port}, {}});
-    if (!chosen)
-      return fail(chosen.error().code, "--metrics-port, --metrics-host: " + chosen.error().detail);
-    address_ = to_string(*chosen);
+    const auto chosen = HICACHE_TRY(
+      about("--metrics-port, --metrics-host", http_.start({{where.host, where.port}, {}})));
+    address_ = to_string(chosen);
     return {};
   }
 

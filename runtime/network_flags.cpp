@@ -2,6 +2,12 @@
 
 namespace hicache {
 
+void add_index_flag(CLI::App& app, std::string& index) {
+  app.add_option("--index", index, "the cluster's index")
+    ->type_name(index_place_type)
+    ->capture_default_str();
+}
+
 void add_tls_flags(CLI::App& app, tls_files& tls) {
   app
     .add_option("--tls-cert", tls.certificate,

@@ -12,6 +12,9 @@ namespace hicache {
 /// Type of --index and --join in help; see backends/cluster/index_place.hpp.
 inline constexpr auto index_place_type = "HOST:PORT[,...]|srv://NAME|etcd://HOST:PORT/PREFIX";
 
+/// Adds --index.
+void add_index_flag(CLI::App& app, std::string& index);
+
 /// Adds --tls-cert, --tls-key and --tls-ca.
 void add_tls_flags(CLI::App& app, tls_files& tls);
 

@@ -4,6 +4,8 @@
 #include "actors/node.hpp"
 #include "actors/page_scanner.hpp"
 #include "backends/ask.hpp"
+#include "backends/end_actor.hpp"
+#include "base/about.hpp"
 #include "base/limits.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
@@ -14,7 +16,6 @@
 
 #include <absl/strings/str_join.h>
 #include <caf/actor_cast.hpp>
-#include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <spdlog/spdlog.h>
 
@@ -54,27 +55,23 @@ result<void> node_host::serve() {
     return fail(ec::invalid_argument, "--memory: " + format_bytes(options_.memory_bytes)
                                         + " holds no page; expected at least "
                                         + format_bytes(least));
-  auto socket = options_.opened ? result<listener>{std::move(*options_.opened)}
-                                : rpc_network::listen({"unix:" + options_.socket, 0});
-  if (!socket)
-    return fail(ec::invalid_argument, "--socket: " + socket.error().detail);
+  auto socket = HICACHE_TRY(
+    about_input("--socket", options_.opened ? result<listener>{std::move(*options_.opened)}
+                                            : rpc_network::listen({"unix:" + options_.socket, 0})));
   is_bound_ = !options_.opened;
   if (is_bound_ && options_.group)
-    if (auto opened = open_to_group(); !opened)
-      return opened;
-  if (auto opened = open_memory(); !opened)
-    return opened;
+    HICACHE_TRY(open_to_group());
+  HICACHE_TRY(open_memory());
   auto port = HICACHE_TRY(open_port());
   if (has_disk())
     disk_table_ = std::make_shared<disk_table>();
   member_ = HICACHE_TRY(cluster_member::join(system_, member_settings()));
   offer_ = HICACHE_TRY(memory_offer::start(memory(), peer_access::write, options_.group));
-  if (auto started = start_disk(); !started)
-    return started;
+  HICACHE_TRY(start_disk());
   fetcher_ = member_->start_fetcher();
   node_ = system_.spawn(hicache::node, node_settings());
   network_ = std::make_unique<rpc_network>(system_, tls_files{});
-  network_->serve_node(std::move(*socket), node_, options_.group);
+  network_->serve_node(std::move(socket), node_, options_.group);
   spdlog::info("exports {} to processes of this machine at {}",
                format_bytes(member_->segment_memory().size()), options_.socket);
   if (port)
@@ -126,10 +123,8 @@ node_options node_host::node_settings() {
 result<void> node_host::open_memory() {
   if (options_.memory_file.empty())
     return {};
-  auto file = memory_file::open(options_.memory_file, options_.memory_bytes);
-  if (!file)
-    return fail(ec::invalid_argument, "--memory-file: " + file.error().detail);
-  file_ = std::move(*file);
+  file_ = HICACHE_TRY(
+    about_input("--memory-file", memory_file::open(options_.memory_file, options_.memory_bytes)));
   return {};
 }
 
@@ -151,48 +146,41 @@ void node_host::start_scan() {
 
 result<std::unique_ptr<storage_backend>> node_host::open_disk() {
   if (!options_.extra_config.empty())
-    return open_disk_tiers();
+    return about_input("--storage-backend-extra-config", open_disk_tiers());
   if (options_.disk_bytes == 0)
     return fail(ec::invalid_argument, "--disk: expected a bound, --disk-bytes, such as 500GiB");
   auto storage = storage_config{};
   storage.path = options_.disk;
   storage.max_bytes = options_.disk_bytes;
   storage.threads = limits::disk_threads;
-  auto store = open_stores("disk", storage, disk_owner(), *options_.clock);
-  if (!store)
-    return fail(ec::invalid_argument, "--disk: " + store.error().detail);
+  auto store = HICACHE_TRY(
+    about_input("--disk", open_stores("disk", storage, disk_owner(), *options_.clock)));
   disk_bytes_ = options_.disk_bytes;
-  disk_stores_ = (*store)->name();
+  disk_stores_ = store->name();
   spdlog::info("keeps pages in {}, up to {}", options_.disk, format_bytes(disk_bytes_));
   return store;
 }
 
 result<std::unique_ptr<storage_backend>> node_host::open_disk_tiers() {
-  const auto refuse = [](const std::string& why) {
-    return fail(ec::invalid_argument, "--storage-backend-extra-config: " + why);
-  };
   if (!options_.disk.empty() || options_.disk_bytes > 0)
-    return refuse("--disk and --disk-bytes are its short form; expected either");
-  const auto storage = parse_storage_config(options_.extra_config);
-  if (!storage)
-    return refuse(storage.error().detail);
-  if (storage->tiers.empty())
-    return refuse("it names no stores; expected key 'tiers', a list such as "
-                  R"([{"backend": "disk", "path": "DIR", "max_bytes": "SIZE"}])");
-  if (const auto checked = check_rankless_stores("tiered", *storage); !checked)
-    return refuse(checked.error().detail);
-  auto store = open_tiers(*storage, disk_owner(), *options_.clock);
-  if (!store)
-    return refuse(store.error().detail);
+    return fail(ec::invalid_argument,
+                "--disk and --disk-bytes are its short form; expected either");
+  const auto storage = HICACHE_TRY(parse_storage_config(options_.extra_config));
+  if (storage.tiers.empty())
+    return fail(ec::invalid_argument,
+                "it names no stores; expected key 'tiers', a list such as "
+                R"([{"backend": "disk", "path": "DIR", "max_bytes": "SIZE"}])");
+  HICACHE_TRY(check_rankless_stores("tiered", storage));
+  auto store = HICACHE_TRY(open_tiers(storage, disk_owner(), *options_.clock));
   auto is_bounded = true;
-  for (const auto& tier : storage->tiers) {
+  for (const auto& tier : storage.tiers) {
     disk_bytes_ += tier.max_bytes;
     is_bounded = is_bounded && tier.max_bytes > 0;
   }
   disk_bytes_ = is_bounded ? disk_bytes_ : 0;
-  disk_stores_ = absl::StrJoin(*(*store)->tiers(), ", ");
+  disk_stores_ = absl::StrJoin(*store->tiers(), ", ");
   spdlog::info("keeps pages in {}", disk_stores_);
-  return std::move(*store);
+  return store;
 }
 
 result<void> node_host::start_disk() {
@@ -200,8 +188,7 @@ result<void> node_host::start_disk() {
     return fail(ec::invalid_argument, "--disk-bytes: expected a folder to bound, --disk");
   if (!has_disk())
     return {};
-  auto store = HICACHE_TRY(open_disk());
-  disk_store_ = std::move(store);
+  disk_store_ = HICACHE_TRY(open_disk());
   on_disk_ = std::make_shared<disk_figures>();
   auto options = disk_tier_options{};
   options.store = disk_store_;
@@ -226,10 +213,8 @@ result<std::optional<listener>> node_host::open_port() const {
   if (!options_.listen)
     return std::nullopt;
   HICACHE_TRY(check_own_role(options_.tls, "serving clients"));
-  auto opened = rpc_network::listen(*options_.listen);
-  if (!opened)
-    return fail(ec::invalid_argument, "--listen: " + opened.error().detail);
-  return std::move(*opened);
+  auto opened = HICACHE_TRY(about_input("--listen", rpc_network::listen(*options_.listen)));
+  return opened;
 }
 
 void node_host::serve_port(listener port) {
@@ -260,25 +245,18 @@ bool node_host::answers(duration within) const {
 }
 
 node_host::~node_host() {
-  auto self = caf::scoped_actor{system_};
-  const auto end = [&](const auto& actor) {
-    if (!actor)
-      return;
-    self->send_exit(actor, caf::exit_reason::user_shutdown);
-    self->wait_for(actor);
-  };
-  end(scanner_);
+  end_actor(system_, scanner_);
   // Before the network: pages that clients read in place stay leased for the promised time, and a
   // memory file must record that for the next node.
-  end(node_);
+  end_actor(system_, node_);
   for (const auto& network : {network_.get(), remote_network_.get()})
     if (network != nullptr)
       network->stop_serving();
   stop_disk();
-  end(disk_);
+  end_actor(system_, disk_);
   if (disk_store_ && !disk_store_->close(limits::disk_return_time))
     spdlog::error("calls of the disk have not returned");
-  end(fetcher_);
+  end_actor(system_, fetcher_);
   // A socket file outlives its socket. A new node would replace it, but users check for the file.
   if (is_bound_)
     ::unlink(options_.socket.c_str());

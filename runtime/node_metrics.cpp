@@ -1,10 +1,9 @@
 #include "runtime/node_metrics.hpp"
 
+#include "backends/ask.hpp"
 #include "base/limits.hpp"
 #include "runtime/metric_families.hpp"
 #include "runtime/tier_metrics.hpp"
-
-#include <caf/scoped_actor.hpp>
 
 #include <future>
 
@@ -27,24 +26,21 @@ std::vector<tier_health> tiers_of(storage_backend& store) {
 std::vector<prometheus::MetricFamily> to_metrics(const std::optional<node_status>& status,
                                                  const std::vector<tier_health>& tiers) {
   auto families = metric_families{};
-  const auto gauge = [&families](const char* name, const char* help, uint64_t value) {
-    families.gauge(name, help, static_cast<double>(value));
-  };
-  gauge("hicache_up", "1 if the node answered the scrape, 0 if not.", status ? 1 : 0);
+  families.gauge("hicache_up", "1 if the node answered the scrape, 0 if not.", status ? 1 : 0);
   if (!status)
     return families.take();
-  gauge("hicache_node_capacity_bytes", "Memory for pages.", status->capacity_bytes);
-  gauge("hicache_node_used_bytes", "Memory that pages take, or are being written to.",
-        status->used_bytes);
-  gauge("hicache_node_pages", "Pages that can be read.", status->pages);
-  gauge("hicache_node_clients", "Clients that are connected.", status->client_count);
-  gauge("hicache_node_reserved_bytes", "Memory that clients are writing to.",
-        status->reserved_bytes);
-  gauge("hicache_node_leased_bytes",
-        "Memory that clients are reading; a page that several read counts for each.",
-        status->leased_bytes);
-  gauge("hicache_node_reservations", "Reservations of clients.", status->reservations);
-  gauge("hicache_node_leases", "Leases of clients.", status->leases);
+  families.gauge("hicache_node_capacity_bytes", "Memory for pages.", status->capacity_bytes);
+  families.gauge("hicache_node_used_bytes", "Memory that pages take, or are being written to.",
+                 status->used_bytes);
+  families.gauge("hicache_node_pages", "Pages that can be read.", status->pages);
+  families.gauge("hicache_node_clients", "Clients that are connected.", status->client_count);
+  families.gauge("hicache_node_reserved_bytes", "Memory that clients are writing to.",
+                 status->reserved_bytes);
+  families.gauge("hicache_node_leased_bytes",
+                 "Memory that clients are reading; a page that several read counts for each.",
+                 status->leased_bytes);
+  families.gauge("hicache_node_reservations", "Reservations of clients.", status->reservations);
+  families.gauge("hicache_node_leases", "Leases of clients.", status->leases);
   families.count("hicache_node_expired_leases_total",
                  "Leases that ended by their time, and not by their client.",
                  status->expired_leases);
@@ -59,14 +55,14 @@ std::vector<prometheus::MetricFamily> to_metrics(const std::optional<node_status
   families.count("hicache_node_dropped_pages_total",
                  "Pages that were found in the memory file and did not verify.",
                  status->pages_dropped);
-  gauge("hicache_node_unscanned_bytes",
-        "What of the memory file was not looked at yet for pages of an earlier node.",
-        status->unscanned_bytes);
-  gauge("hicache_node_disk_capacity_bytes", "Bound on the disk tier's bytes; 0 without one.",
-        status->disk_capacity_bytes);
-  gauge("hicache_node_disk_bytes", "Bytes of the pages on disk, headers included.",
-        status->disk_bytes);
-  gauge("hicache_node_disk_pages", "Pages on disk.", status->disk_pages);
+  families.gauge("hicache_node_unscanned_bytes",
+                 "What of the memory file was not looked at yet for pages of an earlier node.",
+                 status->unscanned_bytes);
+  families.gauge("hicache_node_disk_capacity_bytes",
+                 "Bound on the disk tier's bytes; 0 without one.", status->disk_capacity_bytes);
+  families.gauge("hicache_node_disk_bytes", "Bytes of the pages on disk, headers included.",
+                 status->disk_bytes);
+  families.gauge("hicache_node_disk_pages", "Pages on disk.", status->disk_pages);
   families.count("hicache_node_disk_read_pages_total", "Pages read from disk into memory.",
                  status->disk_pages_read);
   families.count("hicache_node_disk_written_pages_total", "Pages written to disk.",
@@ -88,11 +84,10 @@ std::vector<prometheus::MetricFamily> to_metrics(const std::optional<node_status
 }
 
 std::vector<prometheus::MetricFamily> node_metrics::Collect() const {
-  auto self = caf::scoped_actor{system_};
-  auto status = std::optional<node_status>{};
-  self->request(node_, caf::timespan{limits::scrape_time}, atom::status_v, status_query{0, 1})
-    .receive([&](node_status& x) { status = std::move(x); }, [](const caf::error&) {});
-  return to_metrics(status, below_ ? tiers_of(*below_) : std::vector<tier_health>{});
+  const auto status = ask<node_status>(system_, node_, caf::timespan{limits::scrape_time},
+                                       atom::status_v, status_query{0, 1});
+  return to_metrics(status ? std::optional{*status} : std::nullopt,
+                    below_ ? tiers_of(*below_) : std::vector<tier_health>{});
 }
 
 } // namespace hicache

@@ -1,7 +1,9 @@
 #include "runtime/rank_config.hpp"
 
 #include "backends/serde/object_codec.hpp"
+#include "base/about.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "cache/prefix/event_message.hpp"
 #include "runtime/admin_server.hpp"
@@ -13,6 +15,7 @@
 #include "transport/page_channel.hpp"
 
 #include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
 
 #include <algorithm>
 #include <array>
@@ -53,19 +56,6 @@ uint32_t bytes_of(element_type type) {
   return type == element_type::fp32 ? 4 : 2;
 }
 
-template <class Table>
-std::string names_of(const Table& table) {
-  auto names = std::string{};
-  for (const auto& entry : table)
-    names += (names.empty() ? "" : ", ") + std::string{entry.name};
-  return names;
-}
-
-template <class Table>
-auto find_in(const Table& table, std::string_view name) {
-  return std::find_if(table.begin(), table.end(), [&](const auto& x) { return x.name == name; });
-}
-
 tl::unexpected<error> bad(std::string_view flag, std::string_view value,
                           std::string_view expected) {
   return fail(ec::invalid_argument, absl::StrFormat("%s: '%s' is not %s", flag, value, expected));
@@ -96,8 +86,7 @@ result<void> check_events(const std::string& flag, const std::string& endpoint, 
 }
 
 result<void> check_events(const rank_config& config) {
-  if (auto allowed = check_events("--kv-events", config.kv_events, config.insecure); !allowed)
-    return allowed;
+  HICACHE_TRY(check_events("--kv-events", config.kv_events, config.insecure));
   if (!config.kv_events_replay.empty() && config.kv_events.empty())
     return fail(ec::invalid_argument, "--kv-events-replay is of use with --kv-events alone");
   return check_events("--kv-events-replay", config.kv_events_replay, config.insecure);
@@ -111,9 +100,12 @@ bool groups_fit(uint64_t tp_lcm_size, uint32_t rank_heads, uint32_t kv_heads) {
 }
 
 result<void> finish_shape(rank_config& config, uint32_t ranks) {
-  const auto preset = find_in(presets, config.model);
-  if (preset == presets.end())
-    return bad("--model", config.model, "a preset; expected " + names_of(presets));
+  const auto preset = std::ranges::find(presets, config.model, &model_preset::name);
+  if (preset == presets.end()) {
+    const auto add_name = [](std::string* to, const model_preset& x) { to->append(x.name); };
+    return bad("--model", config.model,
+               "a preset; expected " + absl::StrJoin(presets, ", ", add_name));
+  }
   const auto kind = config.attention.value_or(preset->attention);
   config.attention = kind;
   config.layers = config.layers != 0 ? config.layers : preset->layers;
@@ -148,8 +140,7 @@ result<void> check_choices(const rank_config& config, uint32_t ranks) {
       && std::ranges::find(store_names, config.storage_backend) == store_names.end())
     return bad("--hicache-storage-backend", config.storage_backend,
                absl::StrFormat("a store; expected %s, or tiered", any_store));
-  if (auto policy = make_eviction_policy(config.eviction_policy); !policy)
-    return fail(ec::invalid_argument, "--radix-eviction-policy: " + policy.error().detail);
+  HICACHE_TRY(about_input("--radix-eviction-policy", make_eviction_policy(config.eviction_policy)));
   if (!(config.evict_below >= 0 && config.evict_below <= config.evict_until
         && config.evict_until <= 0.5))
     return bad("--evict-below, --evict-until",
@@ -203,8 +194,7 @@ result<void> check_stores(const rank_config& config) {
     const auto where = absl::StrFormat("--hicache-storage-backend-extra-config: tier %d", number++);
     if (std::ranges::find(store_names, backend) == store_names.end())
       return bad(where, backend, absl::StrFormat("a store; expected %s", any_store));
-    if (auto checked = check_store(config, backend, tier); !checked)
-      return fail(checked.error().code, where + ": " + checked.error().detail);
+    HICACHE_TRY(about(where, check_store(config, backend, tier)));
     clusters += backend == "cluster" ? 1 : 0;
   }
   if (clusters > 1)
@@ -214,11 +204,9 @@ result<void> check_stores(const rank_config& config) {
 }
 
 result<void> finish_storage(rank_config& config, uint32_t ranks) {
-  auto extra = parse_storage_config(config.extra_config, config.storage_backend);
-  if (!extra)
-    return fail(ec::invalid_argument,
-                "--hicache-storage-backend-extra-config: " + extra.error().detail);
-  config.storage = *extra;
+  config.storage
+    = HICACHE_TRY(about_input("--hicache-storage-backend-extra-config",
+                              parse_storage_config(config.extra_config, config.storage_backend)));
   // Replaced by the file's content for comparison, because each rank may have another such file.
   config.extra_config = *storage_config_json(config.extra_config);
   if (*config.attention == attention_kind::mha
@@ -237,25 +225,17 @@ result<void> finish_storage(rank_config& config, uint32_t ranks) {
                   "or page_first or page_first_direct with all heads of a rank in one object "
                   "(tp_lcm_size)",
                   to_string(config.mem_layout)));
-  if (auto checked = check_stores(config); !checked)
-    return checked;
+  HICACHE_TRY(check_stores(config));
   return finish_identity(config);
 }
 
 result<void> check_network(const rank_config& config) {
-  if (auto checked = config.tls.check(); !checked)
-    return checked;
-  if (auto pages = parse_page_transport(to_string(config.page_transport)); !pages)
-    return fail(ec::invalid_argument, "--page-transport: " + pages.error().detail);
-  if (auto allowed
-      = check_listening("--listen-host", config.listen_host, config.tls, config.insecure);
-      !allowed)
-    return allowed;
-  if (auto checked = check_events(config); !checked)
-    return checked;
-  if (auto admin = check_admin(config.admin_listen, config.admin_token_file); !admin)
-    return admin;
-  return {};
+  HICACHE_TRY(config.tls.check());
+  HICACHE_TRY(
+    about_input("--page-transport", parse_page_transport(to_string(config.page_transport))));
+  HICACHE_TRY(check_listening("--listen-host", config.listen_host, config.tls, config.insecure));
+  HICACHE_TRY(check_events(config));
+  return check_admin(config.admin_listen, config.admin_token_file);
 }
 
 result<void> check_sizes(const rank_config& config, uint32_t ranks) {
@@ -288,16 +268,11 @@ result<void> check_ranges(rank_config& config) {
 } // namespace
 
 result<void> rank_config::finish(uint32_t ranks) {
-  if (auto shaped = finish_shape(*this, ranks); !shaped)
-    return shaped;
-  if (auto checked = check_choices(*this, ranks); !checked)
-    return checked;
-  if (auto finished = finish_storage(*this, ranks); !finished)
-    return finished;
-  if (auto checked = check_network(*this); !checked)
-    return checked;
-  if (auto checked = check_sizes(*this, ranks); !checked)
-    return checked;
+  HICACHE_TRY(finish_shape(*this, ranks));
+  HICACHE_TRY(check_choices(*this, ranks));
+  HICACHE_TRY(finish_storage(*this, ranks));
+  HICACHE_TRY(check_network(*this));
+  HICACHE_TRY(check_sizes(*this, ranks));
   return check_ranges(*this);
 }
 

@@ -39,7 +39,7 @@ void add_counters(metric_families& families, const rank_counters& c) {
   families.gauge("hicache_backup_locked_pages",
                  "Pages of L2 that are locked because an expired call of L3 may still read "
                  "them.",
-                 static_cast<double>(c.quarantined_l2));
+                 c.quarantined_l2);
   families.count("hicache_declined_pages_total",
                  "Pages of L3 that prefetches left there because computing them was faster.",
                  c.declined_pages);
@@ -78,8 +78,7 @@ void add_status(metric_families& families, const std::string& backend,
                                          : 0.5,
                    labels);
     families.gauge("hicache_storage_breaker_since_seconds",
-                   "When that began, in seconds since 1970; 0: with the rank.",
-                   static_cast<double>(x.since_s), labels);
+                   "When that began, in seconds since 1970; 0: with the rank.", x.since_s, labels);
     for (const auto* cause : {"late", "failing", "stuck"})
       families.gauge("hicache_storage_breaker_cause", "1 for the cause, 0 for the others.",
                      x.cause == cause ? 1 : 0,
@@ -91,16 +90,16 @@ void add_status(metric_families& families, const std::string& backend,
   add("writes", status.writes);
   families.gauge("hicache_storage_stuck_calls",
                  "Calls of L3 that have passed their deadline and not returned.",
-                 static_cast<double>(status.stuck_calls), {{"backend", backend}});
+                 status.stuck_calls, {{"backend", backend}});
   families.gauge("hicache_storage_quarantined_pages",
-                 "Pages of L2 that these calls may still touch.",
-                 static_cast<double>(status.quarantined_pages), {{"backend", backend}});
+                 "Pages of L2 that these calls may still touch.", status.quarantined_pages,
+                 {{"backend", backend}});
 }
 
 void add_store(metric_families& families, const store_figures& store) {
   families.count(evicted_name, evicted_help, store.evicted, {{"tier", "l3"}});
   families.gauge("hicache_exported_bytes", "Memory that the rank exports to the cluster store.",
-                 static_cast<double>(store.exported_bytes));
+                 store.exported_bytes);
   families.count("hicache_sent_bytes_total",
                  "Bytes of exported memory that were sent to readers on other machines.",
                  store.sent_bytes);
@@ -111,7 +110,7 @@ void add_store(metric_families& families, const store_figures& store) {
                  "Times that too few members took copies of such a page; it is tried again.",
                  store.repair_failures);
   families.gauge("hicache_unrepaired_pages", "Pages of exported memory that lack copies.",
-                 static_cast<double>(store.unrepaired_pages));
+                 store.unrepaired_pages);
   for (const auto& [backend, counted] : store.counters)
     add_backend(families, backend, counted);
   if (!store.attached)
@@ -124,11 +123,11 @@ void add_store(metric_families& families, const store_figures& store) {
   if (!store.attached->held)
     return;
   families.gauge("hicache_storage_objects", "Objects in L3 that the rank accounts for.",
-                 static_cast<double>(store.attached->held->objects), labels);
-  families.gauge("hicache_storage_bytes", "Bytes that these take.",
-                 static_cast<double>(store.attached->held->bytes), labels);
+                 store.attached->held->objects, labels);
+  families.gauge("hicache_storage_bytes", "Bytes that these take.", store.attached->held->bytes,
+                 labels);
   families.gauge("hicache_storage_capacity_bytes", "Bound on these; 0 if there is none.",
-                 static_cast<double>(store.attached->held->capacity_bytes), labels);
+                 store.attached->held->capacity_bytes, labels);
 }
 
 } // namespace
@@ -138,10 +137,10 @@ std::vector<prometheus::MetricFamily> to_metrics(const rank_figures& figures) {
   families.gauge("hicache_up", "1 if all actors of the rank answered the scrape, 0 if not.",
                  figures.counters ? 1 : 0);
   const auto room = [&](const char* tier, const tier_capacity& capacity) {
-    families.gauge("hicache_capacity_pages", "Pages that the tier has room for.",
-                   static_cast<double>(capacity.pages), {{"tier", tier}});
-    families.gauge("hicache_capacity_bytes", "Bytes of these pages.",
-                   static_cast<double>(capacity.bytes), {{"tier", tier}});
+    families.gauge("hicache_capacity_pages", "Pages that the tier has room for.", capacity.pages,
+                   {{"tier", tier}});
+    families.gauge("hicache_capacity_bytes", "Bytes of these pages.", capacity.bytes,
+                   {{"tier", tier}});
   };
   room("l1", figures.l1);
   room("l2", figures.l2);
@@ -149,7 +148,7 @@ std::vector<prometheus::MetricFamily> to_metrics(const rank_figures& figures) {
     add_counters(families, *figures.counters);
     const auto used = [&](const char* tier, uint64_t pages, uint64_t free) {
       families.gauge("hicache_used_pages", "Pages of the tier that hold something or are reserved.",
-                     static_cast<double>(pages - free), {{"tier", tier}});
+                     pages - free, {{"tier", tier}});
     };
     used("l1", figures.l1.pages, figures.counters->free_l1);
     used("l2", figures.l2.pages, figures.counters->free_l2);

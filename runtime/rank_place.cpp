@@ -1,14 +1,14 @@
 #include "runtime/rank_place.hpp"
 
+#include "base/about.hpp"
 #include "base/limits.hpp"
+#include "base/numbers.hpp"
 #include "base/try.hpp"
 #include "rpc/endpoint.hpp"
 #include "rpc/tls.hpp"
 #include "runtime/network_flags.hpp"
 
-#include <charconv>
 #include <cstdlib>
-#include <string_view>
 
 namespace hicache {
 
@@ -16,12 +16,7 @@ namespace {
 
 std::optional<uint32_t> number_in_environment(const char* name) {
   const auto* const found = std::getenv(name);
-  const auto text = std::string_view{found != nullptr ? found : ""};
-  auto number = uint32_t{0};
-  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (status != std::errc{} || end != text.data() + text.size())
-    return std::nullopt;
-  return number;
+  return parse_number<uint32_t>(found != nullptr ? found : "");
 }
 
 } // namespace
@@ -36,31 +31,26 @@ result<socket_reducer_options> rank_place::options(const rank_config& config) co
   if (*mine >= *all)
     return fail(ec::invalid_argument, "--rank: there is no rank " + std::to_string(*mine) + " of "
                                         + std::to_string(*all) + "; the first one is 0");
-  const auto where = rpc::parse_endpoint(rendezvous);
-  if (!where)
-    return fail(ec::invalid_argument, "--rendezvous: " + where.error().detail);
-  if (!where->is_path() && where->port == 0)
+  const auto where = HICACHE_TRY(about_input("--rendezvous", rpc::parse_endpoint(rendezvous)));
+  if (!where.is_path() && where.port == 0)
     return fail(ec::invalid_argument,
                 "--rendezvous: all ranks need the same port, so it cannot be 0");
   auto chosen = socket_reducer_options{
     .rank = *mine,
     .size = *all,
-    .host = where->host,
-    .port = where->port,
+    .host = where.host,
+    .port = where.port,
     .job = job,
     .tls = nullptr,
     .timeout = limits::step_timeout,
     .machine = {},
   };
-  if (where->is_path())
+  if (where.is_path())
     return chosen;
   HICACHE_TRY(config.tls.check());
-  if (auto allowed = check_listening("--rendezvous", where->host, config.tls, config.insecure);
-      !allowed)
-    return tl::unexpected{allowed.error()};
-  if (config.tls.given()) {
+  HICACHE_TRY(check_listening("--rendezvous", where.host, config.tls, config.insecure));
+  if (config.tls.given())
     chosen.tls = HICACHE_TRY(load_tls(config.tls, tls_peers::ranks));
-  }
   return chosen;
 }
 

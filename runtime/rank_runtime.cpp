@@ -6,6 +6,9 @@
 #include "actors/prefetcher.hpp"
 #include "actors/rank_reduction.hpp"
 #include "actors/tree.hpp"
+#include "backends/ask.hpp"
+#include "backends/end_actor.hpp"
+#include "base/about.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/try.hpp"
@@ -24,7 +27,6 @@
 #include "transport/own_listeners.hpp"
 
 #include <absl/strings/str_format.h>
-#include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <spdlog/spdlog.h>
 
@@ -53,14 +55,15 @@ public:
     metrics_.reset();
     end_changes();
     admin_.reset();
-    stop(tree_);
-    stop(recorder_);
-    stop(publisher_);
-    stop(prefetcher_);
-    stop(backup_);
-    stop(controller_);
+    const auto end = [this](auto& actor) { end_actor(*system_, std::exchange(actor, nullptr)); };
+    end(tree_);
+    end(recorder_);
+    end(publisher_);
+    end(prefetcher_);
+    end(backup_);
+    end(controller_);
     const auto all_returned = !store_ || store_->close();
-    stop(rank_reduction_);
+    end(rank_reduction_);
     if (!all_returned)
       leave_behind();
   }
@@ -147,16 +150,6 @@ private:
 
   rank_figures figures();
 
-  template <class Handle>
-  void stop(Handle& actor) {
-    if (!actor)
-      return;
-    auto self = caf::scoped_actor{*system_};
-    self->send_exit(actor, caf::exit_reason::user_shutdown);
-    self->wait_for(actor);
-    actor = nullptr;
-  }
-
   rank_config config_;
   uint32_t rank_;
   uint32_t ranks_;
@@ -201,21 +194,15 @@ result<void> runtime_impl::prepare(const device_layers* registered, uint32_t ran
   const auto pool
     = registered != nullptr && !registered->buffers.empty() ? registered->buffers[0].address : 0;
   device_ = HICACHE_TRY(make_device(config_.device, pool));
-  if (auto prepared = prepare_l1_pool(registered); !prepared)
-    return prepared;
-  if (auto prepared = prepare_l2_pool(ranks_on_host); !prepared)
-    return prepared;
+  HICACHE_TRY(prepare_l1_pool(registered));
+  HICACHE_TRY(prepare_l2_pool(ranks_on_host));
   copies_ = HICACHE_TRY(
     device_->make_copy_engine(l1_buffers_, l2_, *l2_memory_, copy_options_of(config_)));
   layer_events_ = copies_->layer_events();
-  if (auto opened = open_op_log(); !opened)
-    return opened;
-  if (auto opened = open_events(); !opened)
-    return opened;
-  if (auto opened = open_store(); !opened)
-    return opened;
-  if (auto opened = open_admin(); !opened)
-    return opened;
+  HICACHE_TRY(open_op_log());
+  HICACHE_TRY(open_events());
+  HICACHE_TRY(open_store());
+  HICACHE_TRY(open_admin());
   return open_metrics();
 }
 
@@ -229,10 +216,8 @@ result<void> runtime_impl::prepare_l1_pool(const device_layers* registered) {
     l1_buffers_ = *registered;
     return l1_buffers_.check();
   }
-  auto memory = device_->allocate(l1_.total_bytes());
-  if (!memory)
-    return fail(memory.error().code, "device pool (--device-pages): " + memory.error().detail);
-  l1_memory_ = std::move(*memory);
+  l1_memory_
+    = HICACHE_TRY(about("device pool (--device-pages)", device_->allocate(l1_.total_bytes())));
   l1_buffers_ = device_layers::of(l1_, std::bit_cast<uint64_t>(l1_memory_->data()));
   return {};
 }
@@ -248,11 +233,8 @@ result<void> runtime_impl::prepare_l2_pool(uint32_t ranks_on_host) {
           next = clock_->now() + std::chrono::seconds{1};
           spdlog::info("host pool: {} of {} are ready", format_bytes(ready), format_bytes(total));
         };
-  auto memory = take_host_memory(options);
-  if (!memory)
-    return fail(memory.error().code,
-                "host pool (--hicache-ratio, --hicache-size): " + memory.error().detail);
-  l2_memory_ = std::move(*memory);
+  l2_memory_
+    = HICACHE_TRY(about("host pool (--hicache-ratio, --hicache-size)", take_host_memory(options)));
   return {};
 }
 
@@ -261,10 +243,10 @@ runtime_impl::take_host_memory(const host_memory_options& options) {
   // L3 may be attached later, but L2 must be allocated as shared memory from the start.
   if (!config_.storage.zero_copy || !(config_.storage_backend == "cluster" || is_changeable()))
     return device_->allocate_host(l2_.total_bytes(), options);
-  auto pools = shared_pools::create(config_.segment_bytes, l2_, config_.heads_per_object());
-  if (!pools)
-    return fail(pools.error().code, "zero_copy, with --segment-size: " + pools.error().detail);
-  shared_ = std::make_unique<shared_pools>(std::move(*pools));
+  auto pools = HICACHE_TRY(
+    about("zero_copy, with --segment-size",
+          shared_pools::create(config_.segment_bytes, l2_, config_.heads_per_object())));
+  shared_ = std::make_unique<shared_pools>(std::move(pools));
   return device_->adopt_host(shared_->l2(), options);
 }
 
@@ -282,17 +264,11 @@ result<void> runtime_impl::open_events() {
   // Events are equal on all ranks, so only rank 0 publishes them.
   if (rank_ != 0 || config_.kv_events.empty())
     return {};
-  auto opened = event_socket::open(config_.kv_events);
-  if (!opened)
-    return fail(opened.error().code, "--kv-events: " + opened.error().detail);
-  events_ = std::move(*opened);
+  events_ = HICACHE_TRY(about("--kv-events", event_socket::open(config_.kv_events)));
   events_endpoint_ = events_->endpoint();
   if (config_.kv_events_replay.empty())
     return {};
-  auto replay = event_replay::open(config_.kv_events_replay);
-  if (!replay)
-    return fail(replay.error().code, "--kv-events-replay: " + replay.error().detail);
-  replay_ = std::move(*replay);
+  replay_ = HICACHE_TRY(about("--kv-events-replay", event_replay::open(config_.kv_events_replay)));
   events_endpoint_ += ", again at " + replay_->endpoint();
   return {};
 }
@@ -307,11 +283,10 @@ result<void> runtime_impl::open_store() {
   if (config_.storage_backend.empty())
     return {};
   const auto listeners = listening_addresses();
-  auto opened = HICACHE_TRY(store_->open(
+  opened_ = HICACHE_TRY(store_->open(
     {config_.storage_backend, config_.extra_config, to_string(config_.prefetch_policy)}));
   warn_of_stray_listeners(listeners, config_.listen_host,
                           "UCX; UCX_NET_DEVICES names the devices that it may use");
-  opened_ = std::move(opened);
   return {};
 }
 
@@ -403,13 +378,11 @@ attachment_actor runtime_impl::changer() {
 }
 
 storage_attachment runtime_impl::show() {
-  auto shown = storage_attachment{};
-  if (const auto whom = changer())
-    caf::scoped_actor {
-      *system_
-      } -> request(whom, caf::infinite, atom::status_v)
-        .receive([&](const storage_attachment& x) { shown = x; }, [](const caf::error&) {});
-  return shown;
+  const auto whom = changer();
+  if (!whom)
+    return {};
+  return ask<storage_attachment>(*system_, whom, caf::infinite, atom::status_v)
+    .value_or(storage_attachment{});
 }
 
 result<void> runtime_impl::attach(const storage_attachment& wanted,
@@ -417,13 +390,9 @@ result<void> runtime_impl::attach(const storage_attachment& wanted,
   const auto whom = changer();
   if (!whom)
     return fail(ec::stopping, "the instance starts or ends");
-  auto outcome = result<void>{};
-  caf::scoped_actor {
-    *system_
-    } -> request(whom, caf::infinite, atom::attach_v, wanted, caf::timespan{deadline})
-      .receive([](atom::ok) {},
-               [&](const caf::error& err) { outcome = tl::unexpected{from_caf(err)}; });
-  return outcome;
+  HICACHE_TRY(
+    ask<atom::ok>(*system_, whom, caf::infinite, atom::attach_v, wanted, caf::timespan{deadline}));
+  return {};
 }
 
 result<void> runtime_impl::detach(std::chrono::nanoseconds deadline) {
@@ -439,11 +408,9 @@ void runtime_impl::end_changes() {
   if (!whom)
     return;
   // The other ranks end as well and learn of the abort here; the timeout covers a lost rank.
-  caf::scoped_actor {
-    *system_
-    } -> request(whom, caf::timespan{limits::end_of_changes}, atom::abort_v)
-      .receive([](atom::ok) {}, [](const caf::error&) {});
-  stop(whom);
+  static_cast<void>(
+    ask<atom::ok>(*system_, whom, caf::timespan{limits::end_of_changes}, atom::abort_v));
+  end_actor(*system_, whom);
 }
 
 std::string runtime_impl::description() const {

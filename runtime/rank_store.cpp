@@ -1,16 +1,17 @@
 #include "runtime/rank_store.hpp"
 
 #include "actors/storage.hpp"
+#include "backends/ask.hpp"
+#include "backends/end_actor.hpp"
 #include "backends/node_backend.hpp"
+#include "base/about.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/try.hpp"
 #include "cache/hash/page_hash.hpp"
-#include "hicache/caf_error.hpp"
 #include "stores/storage_config.hpp"
 #include "stores/tier_list.hpp"
 
-#include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>
 
 #include <array>
@@ -62,11 +63,8 @@ result<rank_config> rank_store::settings_for(const storage_attachment& wanted) c
   auto settings = settings_;
   settings.storage_backend = wanted.backend;
   settings.extra_config = wanted.extra_config;
-  const auto policy = parse_prefetch_policy(wanted.prefetch_policy);
-  if (!policy)
-    return fail(ec::invalid_argument,
-                "--hicache-storage-prefetch-policy: " + policy.error().detail);
-  settings.prefetch_policy = *policy;
+  settings.prefetch_policy = HICACHE_TRY(about_input(
+    "--hicache-storage-prefetch-policy", parse_prefetch_policy(wanted.prefetch_policy)));
   HICACHE_TRY(settings.finish(ranks_));
   return settings;
 }
@@ -83,8 +81,7 @@ result<std::unique_ptr<storage_backend>> rank_store::open_backend(const rank_con
 result<open_store> rank_store::open(const storage_attachment& wanted) {
   const auto guard = std::lock_guard{mutex_};
   HICACHE_CHECK(!actor_);
-  const auto checked = HICACHE_TRY(settings_for(wanted));
-  const auto& settings = checked;
+  const auto settings = HICACHE_TRY(settings_for(wanted));
   if (const auto slow = scattered_objects(settings, ranks_); slow && rank_ == 0)
     spdlog::warn("{}", *slow);
   auto opened = open_backend(settings);
@@ -238,12 +235,7 @@ bool rank_store::close() {
     return !has_abandoned_;
   if (const auto health = ask_health(limits::scrape_time))
     closed_.counters[store_->name()] += health->counters;
-  {
-    auto self = caf::scoped_actor{system_};
-    self->send_exit(actor_, caf::exit_reason::user_shutdown);
-    self->wait_for(actor_);
-  }
-  actor_ = nullptr;
+  end_actor(system_, std::exchange(actor_, nullptr));
   tiers_ = nullptr;
   const auto name = store_->name();
   const auto has_returned = std::exchange(store_, nullptr)->close(settings_.shutdown_grace);
@@ -255,23 +247,13 @@ bool rank_store::close() {
 }
 
 result<backend_health> rank_store::ask_health(std::chrono::nanoseconds timeout) {
-  auto outcome = result<backend_health>{};
-  caf::scoped_actor {
-    system_
-    } -> request(actor_, caf::infinite, atom::health_v, caf::timespan{timeout})
-      .receive([&](const storage_health_ptr& x) { outcome = *x; },
-               [&](const caf::error& err) { outcome = tl::unexpected{from_caf(err)}; });
-  return outcome;
+  const auto health = HICACHE_TRY(ask<storage_health_ptr>(system_, actor_, caf::infinite,
+                                                          atom::health_v, caf::timespan{timeout}));
+  return *health;
 }
 
 result<storage_status> rank_store::ask_status(std::chrono::nanoseconds timeout) {
-  auto outcome = result<storage_status>{};
-  caf::scoped_actor {
-    system_
-    } -> request(actor_, caf::timespan{timeout}, atom::status_v)
-      .receive([&](const storage_status& x) { outcome = x; },
-               [&](const caf::error& err) { outcome = tl::unexpected{from_caf(err)}; });
-  return outcome;
+  return ask<storage_status>(system_, actor_, caf::timespan{timeout}, atom::status_v);
 }
 
 rank_counters rank_store::counters() {

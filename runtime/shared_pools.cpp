@@ -1,6 +1,7 @@
 #include "runtime/shared_pools.hpp"
 
 #include "base/check.hpp"
+#include "base/try.hpp"
 #include "messages/page_header.hpp"
 
 #include <utility>
@@ -30,12 +31,10 @@ result<shared_pools> shared_pools::create(uint64_t segment_bytes, const pool_geo
   const auto end = where.headers + where.count * slot_object_offset;
   where.objects = (end + machine_page - 1) / machine_page * machine_page;
   HICACHE_CHECK(where.count * where.object_bytes == l2.total_bytes());
-  auto memory
-    = shared_memory::create(where.objects + l2.total_bytes(), where.objects, "hicache-pools");
-  if (!memory)
-    return tl::unexpected{memory.error()};
-  auto exported = std::make_shared<exported_pages>(memory->bytes(), where, objects_per_page);
-  return shared_pools{std::move(*memory), std::move(exported)};
+  auto memory = HICACHE_TRY(
+    shared_memory::create(where.objects + l2.total_bytes(), where.objects, "hicache-pools"));
+  auto exported = std::make_shared<exported_pages>(memory.bytes(), where, objects_per_page);
+  return shared_pools{std::move(memory), std::move(exported)};
 }
 
 } // namespace hicache

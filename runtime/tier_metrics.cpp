@@ -24,12 +24,10 @@ void add_tiers(metric_families& families, const std::vector<tier_health>& tiers)
                    labels);
     families.count("hicache_storage_tier_evicted_total",
                    "Objects that the tier evicted to make room.", health.counters.evicted, labels);
-    families.gauge("hicache_storage_tier_objects", "Objects in the tier.",
-                   static_cast<double>(health.objects), labels);
-    families.gauge("hicache_storage_tier_bytes", "Bytes that these take.",
-                   static_cast<double>(health.bytes), labels);
+    families.gauge("hicache_storage_tier_objects", "Objects in the tier.", health.objects, labels);
+    families.gauge("hicache_storage_tier_bytes", "Bytes that these take.", health.bytes, labels);
     families.gauge("hicache_storage_tier_capacity_bytes", "Bound on these; 0 if there is none.",
-                   static_cast<double>(health.capacity_bytes), labels);
+                   health.capacity_bytes, labels);
   }
 }
 

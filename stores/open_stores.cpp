@@ -9,6 +9,7 @@
 #include "backends/serde/serde_backend.hpp"
 #include "backends/storage_queue.hpp"
 #include "backends/tiered/tiered_backend.hpp"
+#include "base/about.hpp"
 #include "base/try.hpp"
 #include "stores/storage_config.hpp"
 
@@ -42,11 +43,9 @@ serde_options codecs_of(const storage_config& storage, const store_owner& owner)
 
 result<redis_options> redis_of(const storage_config& storage, const store_owner& owner) {
   const auto& wanted = storage.redis;
-  auto servers = rpc::parse_endpoints(wanted.servers);
-  if (!servers)
-    return fail(ec::invalid_argument, "key 'servers': " + servers.error().detail);
   auto options = redis_options{};
-  options.servers.servers = std::move(*servers);
+  options.servers.servers
+    = HICACHE_TRY(about_input("key 'servers'", rpc::parse_endpoints(wanted.servers)));
   options.servers.is_cluster = wanted.is_cluster;
   options.servers.access
     = {wanted.user,
@@ -162,12 +161,11 @@ result<std::unique_ptr<storage_backend>> open_one(std::string_view name,
                                                   const store_owner& owner,
                                                   const clock_source& clock) {
   auto store = HICACHE_TRY(open_blocking(name, storage, owner, clock));
-  auto coded
-    = make_serde_backend(codecs_of(storage, owner),
-                         std::make_unique<storage_queue>(std::move(store), storage.threads), clock);
-  if (!coded)
-    return fail(coded.error().code, "codecs of L3: " + coded.error().detail);
-  if (owner.has_namespaces && !(*coded)->capabilities().keeps_namespaces)
+  auto coded = HICACHE_TRY(about(
+    "codecs of L3",
+    make_serde_backend(codecs_of(storage, owner),
+                       std::make_unique<storage_queue>(std::move(store), storage.threads), clock)));
+  if (owner.has_namespaces && !coded->capabilities().keeps_namespaces)
     return fail(ec::invalid_argument, "it cannot list objects with the namespace of each; expected "
                                       "a store that can: disk, hf3fs or redis, without codecs");
   return coded;
@@ -184,11 +182,10 @@ tier_rules rules_of(const tier_config& tier) {
 result<store_tier> open_store_tier(const storage_config& storage, size_t at,
                                    const store_owner& owner, const clock_source& clock) {
   const auto& wanted = storage.tiers[at];
-  auto store = open_one(wanted.tier.backend, wanted, owner, clock);
-  if (!store)
-    return fail(store.error().code, "tier " + std::to_string(at + 1) + " (" + wanted.tier.backend
-                                      + "): " + store.error().detail);
-  return store_tier{std::move(*store), rules_of(wanted.tier)};
+  auto store
+    = HICACHE_TRY(about("tier " + std::to_string(at + 1) + " (" + wanted.tier.backend + ")",
+                        open_one(wanted.tier.backend, wanted, owner, clock)));
+  return store_tier{std::move(store), rules_of(wanted.tier)};
 }
 
 result<std::unique_ptr<tiered_store>>

@@ -1,6 +1,7 @@
 #include "stores/storage_config.hpp"
 
 #include "backends/serde/object_codec.hpp"
+#include "base/about.hpp"
 #include "base/limits.hpp"
 #include "base/names.hpp"
 #include "base/try.hpp"
@@ -204,8 +205,7 @@ result<json> read_object(const std::string& text) {
 
 /// What one key says about another.
 result<void> check(const storage_config& config) {
-  if (auto chain = serde::parse_codec_chain(config.codecs); !chain)
-    return fail(ec::invalid_argument, "key 'codecs': " + chain.error().detail);
+  HICACHE_TRY(about_input("key 'codecs'", serde::parse_codec_chain(config.codecs)));
   if (config.zero_copy && (config.codecs != "none" || !config.tiers.empty()))
     return fail(ec::invalid_argument,
                 "key 'zero_copy' offers pages as they lie in L2; expected no 'codecs' and no "
@@ -241,8 +241,7 @@ result<void> fill_tier(storage_config& tier, const json& object) {
   const auto store
     = backend != object.end() && backend->is_string() ? backend->get<std::string>() : std::string{};
   for (const auto& [key, value] : object.items())
-    if (auto taken = take(tier, key, value, store, true); !taken)
-      return taken;
+    HICACHE_TRY(take(tier, key, value, store, true));
   if (tier.tier.backend.empty())
     return fail(ec::invalid_argument,
                 std::string{"key 'backend' is missing; expected "} + any_store);
@@ -252,14 +251,12 @@ result<void> fill_tier(storage_config& tier, const json& object) {
 /// Takes all keys of an object.
 result<void> fill(storage_config& config, const json& object, std::string_view backend) {
   for (const auto& [key, value] : object.items()) {
-    if (key == "tiers" && value.is_array()) {
-      for (const auto& tier : value)
-        if (auto filled = fill_tier(config.tiers.emplace_back(), tier); !filled)
-          return fail(ec::invalid_argument,
-                      "tier " + std::to_string(config.tiers.size()) + ": " + filled.error().detail);
-    } else if (auto taken = take(config, key, value, backend, false); !taken) {
-      return taken;
-    }
+    if (key == "tiers" && value.is_array())
+      for (auto number = 1; const auto& tier : value)
+        HICACHE_TRY(about_input("tier " + std::to_string(number++),
+                                fill_tier(config.tiers.emplace_back(), tier)));
+    else
+      HICACHE_TRY(take(config, key, value, backend, false));
   }
   return check(config);
 }
@@ -320,19 +317,14 @@ result<void> check_rankless_stores(std::string_view backend, const storage_confi
   if (config.tiers.empty())
     return check_store(backend, config);
   for (auto number = 1; const auto& tier : config.tiers)
-    if (auto checked = check_store(tier.tier.backend, tier); !checked)
-      return fail(checked.error().code,
-                  "tier " + std::to_string(number) + ": " + checked.error().detail);
-    else
-      ++number;
+    HICACHE_TRY(about("tier " + std::to_string(number++), check_store(tier.tier.backend, tier)));
   return {};
 }
 
 result<storage_config> parse_store(std::string_view backend, const std::string& extra_config) {
-  auto config = parse_storage_config(extra_config, backend);
-  if (!config)
-    return fail(config.error().code, "the extra configuration: " + config.error().detail);
-  HICACHE_TRY(check_rankless_stores(backend, *config));
+  auto config
+    = HICACHE_TRY(about("the extra configuration", parse_storage_config(extra_config, backend)));
+  HICACHE_TRY(check_rankless_stores(backend, config));
   return config;
 }
 

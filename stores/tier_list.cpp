@@ -1,11 +1,11 @@
 #include "stores/tier_list.hpp"
 
+#include "base/numbers.hpp"
 #include "base/try.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <utility>
 
@@ -32,12 +32,10 @@ tl::unexpected<error> no_tier(std::string_view tier, const std::string& expected
 result<size_t> find_tier(const json& tiers, std::string_view tier) {
   const auto all
     = "the name of a tier's store, or a number from 1 to " + std::to_string(tiers.size());
-  auto number = size_t{0};
-  const auto [end, failure] = std::from_chars(tier.begin(), tier.end(), number);
-  if (failure == std::errc{} && end == tier.end()) {
-    if (number < 1 || number > tiers.size())
+  if (const auto number = parse_number<size_t>(tier)) {
+    if (*number < 1 || *number > tiers.size())
       return no_tier(tier, all);
-    return number - 1;
+    return *number - 1;
   }
   const auto has_name = [tier](const json& x) { return x.value("backend", "") == tier; };
   const auto found = std::find_if(tiers.begin(), tiers.end(), has_name);
@@ -80,18 +78,16 @@ result<std::string> without_tier(const std::string& extra_config, std::string_vi
 }
 
 result<tier_difference> compare_tiers(const std::string& before, const std::string& after) {
-  auto old_config = parse_tiers(before);
-  auto new_config = parse_tiers(after);
-  if (!old_config || !new_config)
-    return tl::unexpected{(old_config ? new_config : old_config).error()};
-  const auto old_tiers = std::exchange((*old_config)["tiers"], {});
-  const auto new_tiers = std::exchange((*new_config)["tiers"], {});
+  auto old_config = HICACHE_TRY(parse_tiers(before));
+  auto new_config = HICACHE_TRY(parse_tiers(after));
+  const auto old_tiers = std::exchange(old_config["tiers"], {});
+  const auto new_tiers = std::exchange(new_config["tiers"], {});
   const auto is_new = new_tiers.size() > old_tiers.size();
   const auto& longer = is_new ? new_tiers : old_tiers;
   const auto& shorter = is_new ? old_tiers : new_tiers;
   const auto [extra, same]
     = std::mismatch(longer.begin(), longer.end(), shorter.begin(), shorter.end());
-  if (*old_config == *new_config && longer.size() == shorter.size() + 1
+  if (old_config == new_config && longer.size() == shorter.size() + 1
       && std::equal(extra + 1, longer.end(), same, shorter.end()))
     return tier_difference{static_cast<size_t>(extra - longer.begin()), is_new};
   return fail(ec::invalid_argument,
