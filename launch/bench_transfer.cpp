@@ -1,5 +1,6 @@
 #include "launch/bench_transfer.hpp"
 
+#include "base/about.hpp"
 #include "base/limits.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
@@ -31,15 +32,13 @@ uint32_t or_else(uint32_t given, uint32_t usual) {
 
 /// Flags that do not apply to the attention kind must be 0.
 result<pool_shape> shape_of(const transfer_flags& flags) {
-  const auto kind = parse_attention_kind(flags.attention);
-  if (!kind)
-    return fail(ec::invalid_argument, "--attention: " + kind.error().detail);
+  const auto kind = HICACHE_TRY(about_input("--attention", parse_attention_kind(flags.attention)));
   auto shape = pool_shape{};
-  shape.attention = *kind;
+  shape.attention = kind;
   shape.layers = flags.layers;
   shape.element_bytes = element_sizes().at(flags.dtype);
   shape.page_size = flags.page_size;
-  if (*kind == attention_kind::mha) {
+  if (kind == attention_kind::mha) {
     shape.kv_heads = or_else(flags.kv_heads, 8);
     shape.head_dim = or_else(flags.head_dim, 128);
     shape.v_head_dim = or_else(flags.v_head_dim, shape.head_dim);
@@ -52,7 +51,7 @@ result<pool_shape> shape_of(const transfer_flags& flags) {
     // DeepSeek-V3.
     shape.head_dim = or_else(flags.head_dim, 512 + 64);
   }
-  if (*kind == attention_kind::nsa)
+  if (kind == attention_kind::nsa)
     shape.index_key_bytes = or_else(flags.index_key_bytes, 128 + 4);
   else if (flags.index_key_bytes > 0)
     return fail(ec::invalid_argument, "--index-key-bytes: only --attention nsa has index keys");
@@ -60,21 +59,11 @@ result<pool_shape> shape_of(const transfer_flags& flags) {
 }
 
 result<transfer_case> case_of(const transfer_flags& flags) {
-  const auto shape = HICACHE_TRY(shape_of(flags));
-  const auto layout = parse_host_layout(flags.layout);
-  if (!layout)
-    return fail(ec::invalid_argument, "--layout: " + layout.error().detail);
-  const auto io = parse_io_backend(flags.io_backend);
-  if (!io)
-    return fail(ec::invalid_argument, "--io-backend: " + io.error().detail);
-  const auto device = parse_device_kind(flags.device);
-  if (!device)
-    return fail(ec::invalid_argument, "--device: " + device.error().detail);
   auto what = transfer_case{};
-  what.device = *device;
-  what.shape = shape;
-  what.layout = *layout;
-  what.copies.io = *io;
+  what.shape = HICACHE_TRY(shape_of(flags));
+  what.layout = HICACHE_TRY(about_input("--layout", parse_host_layout(flags.layout)));
+  what.copies.io = HICACHE_TRY(about_input("--io-backend", parse_io_backend(flags.io_backend)));
+  what.device = HICACHE_TRY(about_input("--device", parse_device_kind(flags.device)));
   what.copies.sms = flags.io_sms;
   what.copies.host_threads = flags.threads;
   what.pages = flags.pages;

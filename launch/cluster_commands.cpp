@@ -5,7 +5,9 @@
 #include "backends/cluster/index_link.hpp"
 #include "backends/cluster/index_lookup.hpp"
 #include "backends/cluster/member_lists.hpp"
+#include "base/about.hpp"
 #include "base/limits.hpp"
+#include "base/numbers.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
 #include "cache/hash/page_hash.hpp"
@@ -22,7 +24,6 @@
 #include <caf/scoped_actor.hpp>
 #include <nlohmann/json.hpp>
 
-#include <charconv>
 #include <cstdio>
 #include <fstream>
 #include <future>
@@ -43,11 +44,9 @@ public:
   static result<std::unique_ptr<cluster_client>> connect(const std::string& index,
                                                          const tls_files& tls, duration time) {
     HICACHE_TRY(tls.check());
-    auto addresses = index_addresses::open(index, tls);
-    if (!addresses)
-      return fail(ec::invalid_argument, "--index: " + addresses.error().detail);
+    auto addresses = HICACHE_TRY(about_input("--index", index_addresses::open(index, tls)));
     auto client
-      = std::unique_ptr<cluster_client>{new cluster_client{std::move(*addresses), tls, time}};
+      = std::unique_ptr<cluster_client>{new cluster_client{std::move(addresses), tls, time}};
     HICACHE_TRY(client->link_.connect(time));
     return client;
   }
@@ -163,13 +162,12 @@ result<page_key> parse_key(const std::string& text) {
 }
 
 result<uint64_t> parse_id(const char* flag, const std::string& text) {
-  auto id = uint64_t{};
-  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), id, 16);
-  if (status != std::errc{} || end != text.data() + text.size())
+  const auto id = parse_number<uint64_t>(text, 16);
+  if (!id)
     return fail(ec::invalid_argument,
                 std::string{flag} + ": '" + text
                   + "' is not known; expected hexadecimal digits as hicachectl status shows them");
-  return id;
+  return *id;
 }
 
 result<std::vector<token_id>> read_tokens(const std::string& path) {
@@ -216,11 +214,14 @@ struct answers {
   }
 };
 
+/// Prints what a command did.
+void show(bool as_json, const json& object, const std::string& text) {
+  absl::PrintF("%s\n", as_json ? object.dump() : text);
+}
+
 int show_totals(const answers& all, const char* verb, bool as_json) {
-  if (as_json)
-    absl::PrintF("%s\n", json{{"pages", all.totals.pages}, {"bytes", all.totals.bytes}}.dump());
-  else
-    absl::PrintF("%s %d pages, %s\n", verb, all.totals.pages, format_bytes(all.totals.bytes));
+  show(as_json, {{"pages", all.totals.pages}, {"bytes", all.totals.bytes}},
+       absl::StrFormat("%s %d pages, %s", verb, all.totals.pages, format_bytes(all.totals.bytes)));
   return all.all_well ? exit_ok : exit_failed;
 }
 
@@ -329,11 +330,9 @@ result<int> drain(cluster_client& cluster, uint64_t id, bool force, duration tim
                   name_of(id), report.error().detail);
     return exit_failed;
   }
-  if (as_json)
-    absl::PrintF("%s\n", json{{"moved", report->moved}, {"withdrawn", report->withdrawn}}.dump());
-  else
-    absl::PrintF("copied %d pages to other members and withdrew %d; the process may end now\n",
-                 report->moved, report->withdrawn);
+  show(as_json, {{"moved", report->moved}, {"withdrawn", report->withdrawn}},
+       absl::StrFormat("copied %d pages to other members and withdrew %d; the process may end now",
+                       report->moved, report->withdrawn));
   return exit_ok;
 }
 
@@ -344,23 +343,18 @@ result<int> end_drain(cluster_client& cluster, uint64_t id, bool as_json) {
     absl::FPrintF(stderr, "member %s: %s\n", name_of(id), to_string(was.error()));
     return exit_failed;
   }
-  if (as_json)
-    absl::PrintF("%s\n", json{{"was_closed", was->is_closed}}.dump());
-  else
-    absl::PrintF("member %s %s\n", name_of(id),
-                 was->is_closed ? "takes pages again"
-                                : "was not drained; it takes pages as before");
+  show(as_json, {{"was_closed", was->is_closed}},
+       "member " + name_of(id)
+         + (was->is_closed ? " takes pages again" : " was not drained; it takes pages as before"));
   return exit_ok;
 }
 
 result<int> retire(cluster_client& cluster, uint32_t shard, bool as_json) {
   HICACHE_TRY(cluster.retire(shard));
-  if (as_json)
-    absl::PrintF("%s\n", json{{"retired", shard}}.dump());
-  else
-    absl::PrintF("shard %d is given up; members tell the others what it kept, and its process may "
-                 "end\n",
-                 shard);
+  show(as_json, {{"retired", shard}},
+       absl::StrFormat("shard %d is given up; members tell the others what it kept, and its "
+                       "process may end",
+                       shard));
   return exit_ok;
 }
 
@@ -390,9 +384,7 @@ cluster_commands::cluster_commands(CLI::App& app) : app_(app) {
     add_rank_flags(*command, config_);
   };
   const auto add_index = [&](CLI::App* command) {
-    command->add_option("--index", config_.index, "the cluster's index")
-      ->type_name(index_place_type)
-      ->capture_default_str();
+    add_index_flag(*command, config_.index);
     add_tls_flags(*command, config_.tls);
   };
   lookup_ = add("lookup", "which members hold pages");

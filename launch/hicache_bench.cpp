@@ -53,9 +53,7 @@ struct thread_result {
 };
 
 void add_store_flags(CLI::App& app, store_flags& flags) {
-  app.add_option("--index", flags.index, "the cluster's index")
-    ->type_name(index_place_type)
-    ->capture_default_str();
+  add_index_flag(app, flags.index);
   app
     .add_option("--op", flags.op,
                 "put: store new keys in this process's segment; get, exists: ask for the keys that "

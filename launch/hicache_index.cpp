@@ -3,6 +3,8 @@
 #include "actors/directory.hpp"
 #include "actors/index.hpp"
 #include "backends/cluster/index_addresses.hpp"
+#include "backends/end_actor.hpp"
+#include "base/about.hpp"
 #include "base/limits.hpp"
 #include "base/try.hpp"
 #include "hicache/system_config.hpp"
@@ -17,7 +19,7 @@
 #include "runtime/network_flags.hpp"
 
 #include <caf/actor_system.hpp>
-#include <caf/scoped_actor.hpp>
+#include <caf/send.hpp>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -35,39 +37,25 @@ constexpr auto join_patience = 2 * source_answer_time;
 
 /// Checks that the flags are consistent and returns the address to listen on.
 result<rpc::endpoint> check(const index_flags& flags) {
-  const auto where = rpc::parse_endpoint(flags.listen);
-  if (!where)
-    return fail(ec::invalid_argument, "--listen: " + where.error().detail);
+  auto where = HICACHE_TRY(about_input("--listen", rpc::parse_endpoint(flags.listen)));
   if (!flags.advertise.empty())
-    if (const auto advertised = rpc::parse_endpoint(flags.advertise); !advertised)
-      return fail(ec::invalid_argument, "--advertise: " + advertised.error().detail);
+    HICACHE_TRY(about_input("--advertise", rpc::parse_endpoint(flags.advertise)));
   HICACHE_TRY(flags.tls.check());
   HICACHE_TRY(check_own_role(flags.tls, "serving an index"));
-  if (const auto allowed = check_listening("--listen", where->host, flags.tls, flags.insecure);
-      !allowed)
-    return tl::unexpected{allowed.error()};
+  HICACHE_TRY(check_listening("--listen", where.host, flags.tls, flags.insecure));
   if (flags.first_shard + flags.shards > limits::index_shards)
     return fail(ec::invalid_argument, "--shards: expected numbers of shards below "
                                         + std::to_string(limits::index_shards));
-  return *where;
+  return where;
 }
 
 /// Finds the other processes of the index and asks for their shards; null without --join.
 result<std::shared_ptr<index_addresses>> join(const index_flags& flags) {
   if (flags.join.empty())
     return nullptr;
-  auto opened = index_addresses::open(flags.join, flags.tls);
-  if (!opened)
-    return fail(ec::invalid_argument, "--join: " + opened.error().detail);
-  (*opened)->wait_for(join_patience);
-  return std::move(*opened);
-}
-
-/// Null without --metrics-port.
-result<std::unique_ptr<metrics_server>> start_metrics(const metrics_options& where) {
-  if (where.port == 0)
-    return nullptr;
-  return metrics_server::start(where);
+  auto opened = HICACHE_TRY(about_input("--join", index_addresses::open(flags.join, flags.tls)));
+  opened->wait_for(join_patience);
+  return opened;
 }
 
 decltype(directory_options::shards)
@@ -91,8 +79,9 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
   raise_descriptor_limit(); // One for each connection.
   auto system = caf::actor_system{config};
   auto network = rpc_network{system, flags.tls};
-  auto metrics = HICACHE_TRY(start_metrics(flags.metrics));
-  auto self = caf::scoped_actor{system};
+  auto metrics = std::unique_ptr<metrics_server>{};
+  if (flags.metrics.port != 0)
+    metrics = HICACHE_TRY(metrics_server::start(flags.metrics));
   options.shards = spawn_shards(system, flags, clock);
   options.pause = flags.member_ttl / 4;
   options.connector = network.connector();
@@ -106,12 +95,9 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
       joined->close();
     metrics.reset();
     network.stop_serving();
-    self->send_exit(all, caf::exit_reason::user_shutdown);
-    self->wait_for(all);
-    for (const auto& [number, shard] : shards) {
-      self->send_exit(shard, caf::exit_reason::user_shutdown);
-      self->wait_for(shard);
-    }
+    end_actor(system, all);
+    for (const auto& [number, shard] : shards)
+      end_actor(system, shard);
   };
   auto socket = rpc_network::listen(where);
   if (!socket) {
@@ -124,7 +110,7 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
     std::move(*socket), all,
     {flags.shards == 1, std::min<std::chrono::seconds>(silence, rpc::limits::peer_silence)});
   const auto advertised = flags.advertise.empty() ? listening : flags.advertise;
-  self->send(all, atom::start_v, advertised);
+  caf::anon_send(all, atom::start_v, advertised);
   if (joined)
     joined->announce(advertised);
   std::printf("listening on %s\n", listening.c_str());

@@ -1,5 +1,6 @@
 // hicache-node: the share of the cache on this host, for short-lived processes.
 
+#include "base/numbers.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
 #include "hicache/system_config.hpp"
@@ -17,7 +18,6 @@
 #include <grp.h>
 
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -30,8 +30,7 @@ using namespace hicache;
 /// Selects the node's socket: --socket, or the one opened by the service manager.
 result<void> choose_socket(const node_flags& flags, const service_manager& manager,
                            node_host_options& options) {
-  auto opened = HICACHE_TRY(manager.take_listener());
-  options.opened = std::move(opened);
+  options.opened = HICACHE_TRY(manager.take_listener());
   options.socket = options.opened ? options.opened->where().path() : flags.host.socket;
   if (options.opened && !flags.host.socket.empty())
     return fail(ec::invalid_argument, "--socket: the service manager has opened " + options.socket
@@ -58,11 +57,8 @@ result<gid_t> find_group(const std::string& name) {
   errno = 0;
   if (const auto* found = ::getgrnam(name.c_str()))
     return found->gr_gid;
-  auto number = gid_t{};
-  const auto* const end = name.data() + name.size();
-  if (const auto read = std::from_chars(name.data(), end, number);
-      read.ec == std::errc{} && read.ptr == end)
-    return number;
+  if (const auto number = parse_number<gid_t>(name))
+    return *number;
   return fail(ec::invalid_argument,
               "--group: there is no group '" + name + "'; expected a group's name or number");
 }
@@ -83,25 +79,20 @@ result<int> serve(const node_flags& flags, const stop_signal& stop) {
   const auto manager = service_manager{};
   auto options = flags.host;
   HICACHE_TRY(choose_socket(flags, manager, options));
-  if (!flags.group.empty()) {
-    const auto group = HICACHE_TRY(find_group(flags.group));
-    options.group = group;
-  }
+  if (!flags.group.empty())
+    options.group = HICACHE_TRY(find_group(flags.group));
   HICACHE_TRY(flags.host.tls.check());
   if (!flags.host.index.empty())
-    if (const auto allowed
-        = check_listening("--listen-host", flags.host.listen_host, flags.host.tls, flags.insecure);
-        !allowed)
-      return tl::unexpected{allowed.error()};
+    HICACHE_TRY(
+      check_listening("--listen-host", flags.host.listen_host, flags.host.tls, flags.insecure));
   HICACHE_TRY(choose_port(flags, options));
   raise_descriptor_limit(); // Two for each client.
   const auto clock = monotonic_clock{};
   auto config = system_config{};
   auto system = caf::actor_system{config};
   auto metrics = std::unique_ptr<metrics_server>{};
-  if (flags.metrics.port != 0) {
+  if (flags.metrics.port != 0)
     metrics = HICACHE_TRY(metrics_server::start(flags.metrics));
-  }
   const auto where = options.socket;
   options.clock = &clock;
   auto host = HICACHE_TRY(node_host::start(system, std::move(options)));

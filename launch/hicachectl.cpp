@@ -4,6 +4,7 @@
 #include "backends/cluster/index_addresses.hpp"
 #include "backends/cluster/index_link.hpp"
 #include "backends/cluster/member_lists.hpp"
+#include "base/about.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
 #include "hicache/system_config.hpp"
@@ -34,6 +35,13 @@
 #include <utility>
 #include <vector>
 
+namespace hicache {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(index_status, keys, replicas, bytes, disk_replicas, disk_bytes,
+                                   lookups, keys_asked, keys_found, members_lost, uptime_ms)
+
+} // namespace hicache
+
 namespace {
 
 using namespace hicache;
@@ -58,13 +66,12 @@ struct shard_status {
 
 result<std::vector<shard_status>> ask_shards(const status_flags& flags) {
   HICACHE_TRY(flags.tls.check());
-  auto addresses = index_addresses::open(flags.index, flags.tls);
-  if (!addresses)
-    return fail(ec::invalid_argument, "--index: " + addresses.error().detail);
+  auto addresses
+    = HICACHE_TRY(about_input("--index", index_addresses::open(flags.index, flags.tls)));
   auto config = system_config{};
   auto system = caf::actor_system{config};
   const auto network = rpc_network{system, flags.tls};
-  auto link = index_link{system, network.connector(), std::move(*addresses)};
+  auto link = index_link{system, network.connector(), std::move(addresses)};
   const auto end = std::chrono::steady_clock::now() + flags.timeout;
   HICACHE_TRY(link.connect(flags.timeout));
   const auto view = link.view();
@@ -152,18 +159,10 @@ nlohmann::json to_json(const std::vector<shard_status>& shards) {
                        {"corrupt", member.counters.corrupt},
                        {"evicted", member.counters.evicted},
                        {"pinned_bytes", member.counters.pinned_bytes}});
-  return {{"shards", parts},
-          {"members", members},
-          {"keys", status.keys},
-          {"replicas", status.replicas},
-          {"bytes", status.bytes},
-          {"disk_replicas", status.disk_replicas},
-          {"disk_bytes", status.disk_bytes},
-          {"lookups", status.lookups},
-          {"keys_asked", status.keys_asked},
-          {"keys_found", status.keys_found},
-          {"members_lost", status.members_lost},
-          {"uptime_ms", status.uptime_ms}};
+  auto all = nlohmann::json(status);
+  all["shards"] = std::move(parts);
+  all["members"] = std::move(members);
+  return all;
 }
 
 /// Percentage of pages wanted from L3 that were hits.
@@ -236,9 +235,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   auto* status
     = app.add_subcommand("status", "members of the cluster, their segments, pages and bytes");
-  status->add_option("--index", flags.index, "the cluster's index")
-    ->type_name(index_place_type)
-    ->capture_default_str();
+  add_index_flag(*status, flags.index);
   add_duration_flag(*status, "--timeout", flags.timeout, "how long to wait for the index");
   add_tls_flags(*status, flags.tls);
   status->add_flag("--json", flags.json, "print one JSON object");

@@ -77,8 +77,7 @@ result<void> kv_pattern::compute(std::span<const uint64_t> hashes,
           fill_row(hashes[token], layer, part,
                    {target + (token - first) * place.row_bytes, place.row_bytes});
         if (!host_addressable_)
-          if (auto written = memory_.write(offset, staging_); !written)
-            return written;
+          HICACHE_TRY(memory_.write(offset, staging_));
       }
     first = last;
   }

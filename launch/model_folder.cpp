@@ -30,10 +30,6 @@ constexpr auto piece_bytes = uint64_t{1} << 20;
 /// 100,000 tensors, and each read may go to remote storage.
 constexpr auto sample_bytes = uint64_t{4} << 10;
 
-tl::unexpected<error> bad(const fs::path& path, const std::string& what) {
-  return fail(ec::invalid_argument, path.string() + " " + what);
-}
-
 result<std::vector<model_settings>> read_settings(const fs::path& folder) {
   auto all = std::vector<model_settings>{};
   for (const auto* name : settings_files) {
@@ -41,19 +37,19 @@ result<std::vector<model_settings>> read_settings(const fs::path& folder) {
     auto ignored = std::error_code{};
     if (!fs::exists(path, ignored)) {
       if (all.empty())
-        return bad(folder, std::string{"has no "} + name
-                             + "; expected the folder of a model as engines load it");
+        return bad_file(folder, std::string{"has no "} + name
+                                  + "; expected the folder of a model as engines load it");
       continue;
     }
     auto file = HICACHE_TRY(input_file::open(path));
     if (file.bytes() > limits::model_config_bytes)
-      return bad(path, "has " + format_bytes(file.bytes()) + "; expected settings of "
-                         + format_bytes(limits::model_config_bytes) + " at most");
+      return bad_file(path, "has " + format_bytes(file.bytes()) + "; expected settings of "
+                              + format_bytes(limits::model_config_bytes) + " at most");
     auto text = std::string(file.bytes(), '\0');
     HICACHE_TRY(file.read(0, text.data(), text.size()));
     auto canonical = canonical_model_config(text);
     if (!canonical)
-      return bad(path, canonical.error().detail);
+      return bad_file(path, canonical.error().detail);
     all.push_back({name, std::move(*canonical)});
   }
   return all;
@@ -83,8 +79,7 @@ private:
   result<void> add(const input_file& file, uint64_t offset, uint64_t bytes) {
     for (auto at = uint64_t{0}; at < bytes; at += piece_bytes) {
       const auto piece = std::min(piece_bytes, bytes - at);
-      if (auto got = file.read(offset + at, buffer_.data(), piece); !got)
-        return got;
+      HICACHE_TRY(file.read(offset + at, buffer_.data(), piece));
       hash_.add(buffer_.data(), piece);
       if (progress_)
         progress_(done_ + at + piece, total_);

@@ -29,6 +29,14 @@
 
 namespace hicache {
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(node_status, capacity_bytes, used_bytes, pages, evicted,
+                                   reserved_bytes, leased_bytes, reservations, leases,
+                                   expired_leases, refused, pages_wanted, pages_found,
+                                   pages_written, pages_kept, pages_dropped, unscanned_bytes,
+                                   disk_capacity_bytes, disk_bytes, disk_pages, disk_pages_read,
+                                   disk_pages_written, disk_pages_skipped, disk_pages_failed,
+                                   disk_stores)
+
 namespace {
 
 /// Clients shown by `top`, limited by the height of a screen.
@@ -78,32 +86,9 @@ std::string to_json(const node_status& status) {
                        {"pages_wanted", client.traffic.pages_wanted},
                        {"pages_found", client.traffic.pages_found},
                        {"bytes_found", client.traffic.bytes_found}});
-  return nlohmann::json{{"capacity_bytes", status.capacity_bytes},
-                        {"used_bytes", status.used_bytes},
-                        {"pages", status.pages},
-                        {"evicted", status.evicted},
-                        {"reserved_bytes", status.reserved_bytes},
-                        {"leased_bytes", status.leased_bytes},
-                        {"reservations", status.reservations},
-                        {"leases", status.leases},
-                        {"expired_leases", status.expired_leases},
-                        {"refused", status.refused},
-                        {"pages_wanted", status.pages_wanted},
-                        {"pages_found", status.pages_found},
-                        {"pages_written", status.pages_written},
-                        {"pages_kept", status.pages_kept},
-                        {"pages_dropped", status.pages_dropped},
-                        {"unscanned_bytes", status.unscanned_bytes},
-                        {"disk_capacity_bytes", status.disk_capacity_bytes},
-                        {"disk_bytes", status.disk_bytes},
-                        {"disk_pages", status.disk_pages},
-                        {"disk_pages_read", status.disk_pages_read},
-                        {"disk_pages_written", status.disk_pages_written},
-                        {"disk_pages_skipped", status.disk_pages_skipped},
-                        {"disk_pages_failed", status.disk_pages_failed},
-                        {"disk_stores", status.disk_stores},
-                        {"clients", std::move(clients)}}
-    .dump(2);
+  auto shown = nlohmann::json(status);
+  shown["clients"] = std::move(clients);
+  return shown.dump(2);
 }
 
 std::string to_text(const node_status& status) {
@@ -232,10 +217,8 @@ result<int> node_commands::perform() const {
 
 result<int> node_commands::show_status() const {
   const auto status
-    = node_link{place(), socket_.empty() ? tls_ : tls_files{}, timeout_}.ask_status();
-  if (!status)
-    return tl::unexpected{status.error()};
-  const auto text = json_ ? to_json(*status) + "\n" : to_text(*status);
+    = HICACHE_TRY(node_link{place(), socket_.empty() ? tls_ : tls_files{}, timeout_}.ask_status());
+  const auto text = json_ ? to_json(status) + "\n" : to_text(status);
   std::fputs(text.c_str(), stdout);
   return exit_ok;
 }

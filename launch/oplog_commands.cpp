@@ -110,9 +110,8 @@ void show(std::string_view file, const std::optional<std::string>& line,
 result<int> diff_logs(const std::string& name_a, const std::string& name_b) {
   auto lines_a = line_reader{name_a};
   auto lines_b = line_reader{name_b};
-  for (const auto& readable : {lines_a.check(), lines_b.check()})
-    if (!readable)
-      return tl::unexpected{readable.error()};
+  HICACHE_TRY(lines_a.check());
+  HICACHE_TRY(lines_b.check());
   const auto parse = [](const std::optional<std::string>& line,
                         const line_reader& lines) -> result<std::optional<op_log_entry>> {
     if (!line)

@@ -1,6 +1,6 @@
 #include "launch/replay_engine.hpp"
 
-#include "base/check.hpp"
+#include "backends/ask.hpp"
 #include "base/try.hpp"
 #include "cache/hash/page_hash.hpp"
 #include "transport/gather.hpp"
@@ -37,45 +37,35 @@ replay_engine::replay_engine(rank_runtime& runtime, const std::vector<replay_req
                              const replay_options& options, const stop_signal& stop,
                              progress_callback progress)
   : runtime_(runtime), workload_(workload), options_(options), stop_(stop),
-    progress_(std::move(progress)), self_(runtime.system()),
+    progress_(std::move(progress)),
     pattern_(runtime.device_geometry(), runtime.l1_pool(), runtime.device_is_host_addressable(),
              options.first_head) {}
 
 result<void> replay_engine::run() {
   start_ = clock::now();
-  auto outcome = result<void>{};
-  while (outcome && (next_ < workload_.size() || !open_.empty())) {
-    const auto now = begin_turn();
-    if (!now) {
-      outcome = tl::unexpected{now.error()};
-      break;
-    }
-    if (now->stop) {
-      totals_.interrupted = true;
-      outcome = abandon_open();
-      break;
-    }
-    outcome = admit(now->arrived).and_then([this] { return schedule_next(); });
-    if (!outcome)
-      break;
-    const auto served = serve_ready();
-    if (!served) {
-      outcome = tl::unexpected{served.error()};
-      break;
-    }
-    if (!options_.timed && open_.empty()) {
-      outcome = drain();
-    } else if (in_flight_) {
-      const auto patience
-        = *served ? std::chrono::nanoseconds{0} : std::chrono::nanoseconds{step_patience};
-      if (const auto done = step(patience); !done)
-        outcome = tl::unexpected{done.error()};
-    }
-    progress_(totals_.requests, totals_);
-  }
+  auto outcome = run_turns();
   totals_.wall_s = milliseconds(clock::now() - start_) / 1000;
   totals_.counters = runtime_.counters();
   return outcome;
+}
+
+result<void> replay_engine::run_turns() {
+  while (next_ < workload_.size() || !open_.empty()) {
+    const auto now = HICACHE_TRY(begin_turn());
+    if (now.stop) {
+      totals_.interrupted = true;
+      return abandon_open();
+    }
+    HICACHE_TRY(admit(now.arrived));
+    HICACHE_TRY(schedule_next());
+    const auto served = HICACHE_TRY(serve_ready());
+    if (!options_.timed && open_.empty())
+      HICACHE_TRY(drain());
+    else if (in_flight_)
+      HICACHE_TRY(step(served ? std::chrono::milliseconds{0} : step_patience));
+    progress_(totals_.requests, totals_);
+  }
+  return {};
 }
 
 result<void> replay_engine::gather() {
@@ -92,45 +82,45 @@ result<void> replay_engine::gather() {
 // -- talking to the runtime ---------------------------------------------------
 
 result<std::vector<int64_t>> replay_engine::reduce(std::vector<int64_t> values) {
-  auto minimum = result<std::vector<int64_t>>{};
   // The timeout of a step, so that a rank that is still computing is not considered missing.
-  self_
-    ->request(runtime_.rank_reduction(), caf::timespan{options_.step_timeout}, atom::reduce_v,
-              reduction{reduction_channel::engine, std::move(values)})
-    .receive([&](reduced& x) { minimum = std::move(x.values); },
-             [&](const caf::error& err) {
-               minimum = tl::unexpected{err == caf::sec::request_timeout ? missing_rank()
-                                                                         : from_caf(err)};
-             });
-  return minimum;
+  auto minimum = ask<reduced>(runtime_.system(), runtime_.rank_reduction(),
+                              caf::timespan{options_.step_timeout}, atom::reduce_v,
+                              reduction{reduction_channel::engine, std::move(values)});
+  if (minimum)
+    return std::move(minimum->values);
+  return tl::unexpected{minimum.error().code == ec::deadline_exceeded ? missing_rank()
+                                                                      : minimum.error()};
 }
 
 error replay_engine::missing_rank() {
   ++totals_.engine_errors;
-  auto missing = error{ec::rank_unresponsive, "the engines' turn was not agreed on in time: "};
-  self_
-    ->request(runtime_.rank_reduction(), caf::infinite, atom::missing_v,
-              static_cast<uint8_t>(reduction_channel::engine))
-    .receive([&](const std::string& who) { missing.detail += who; },
-             [&](const caf::error& err) { missing.detail += to_string(from_caf(err)); });
-  return missing;
+  const auto who
+    = ask<std::string>(runtime_.system(), runtime_.rank_reduction(), caf::infinite, atom::missing_v,
+                       static_cast<uint8_t>(reduction_channel::engine));
+  return {ec::rank_unresponsive,
+          "the engines' turn was not agreed on in time: " + (who ? *who : to_string(who.error()))};
 }
 
 result<tree_answers> replay_engine::apply(std::vector<tree_operation> operations) {
-  auto answers = result<tree_answers>{};
-  self_
-    ->request(runtime_.tree(), caf::infinite, atom::apply_v, tree_operations{std::move(operations)})
-    .receive([&](tree_answers& x) { answers = std::move(x); },
-             [&](const caf::error& err) { answers = tl::unexpected{from_caf(err)}; });
-  return answers;
+  return ask<tree_answers>(runtime_.system(), runtime_.tree(), caf::infinite, atom::apply_v,
+                           tree_operations{std::move(operations)});
+}
+
+tree_answer replay_engine::apply_one(tree_operation operation) {
+  auto answers = HICACHE_TRY(apply({std::move(operation)}));
+  return std::move(answers.list[0]);
+}
+
+result<void> replay_engine::tell(std::vector<tree_operation> operations) {
+  if (!operations.empty())
+    HICACHE_TRY(apply(std::move(operations)));
+  return {};
 }
 
 result<step_result> replay_engine::step(std::chrono::nanoseconds wait) {
-  auto outcome = result<step_result>{};
   const auto begin = clock::now();
-  self_->request(runtime_.tree(), caf::infinite, atom::step_v, caf::timespan{wait})
-    .receive([&](step_result& x) { outcome = std::move(x); },
-             [&](const caf::error& err) { outcome = tl::unexpected{from_caf(err)}; });
+  auto outcome = ask<step_result>(runtime_.system(), runtime_.tree(), caf::infinite, atom::step_v,
+                                  caf::timespan{wait});
   if (!outcome
       && (outcome.error().code == ec::ranks_diverged || outcome.error().code == ec::copy_failed)) {
     // The runtime has counted the error and serves no more hits. The engine continues without
@@ -195,13 +185,9 @@ result<void> replay_engine::open_session(const replay_request& wanted) {
   if (options_.sessions == session_mode::off || wanted.session == 0
       || sessions_.contains(wanted.session))
     return {};
-  const auto answers
-    = apply({open_session_request{wanted.session, options_.sessions == session_mode::stream}});
-  if (!answers)
-    return tl::unexpected{answers.error()};
-  if (!answers->list[0])
-    return tl::unexpected{answers->list[0].error()};
-  sessions_[wanted.session] = std::get<session_result>(*answers->list[0]).generation;
+  const auto opened = HICACHE_TRY(
+    apply_one(open_session_request{wanted.session, options_.sessions == session_mode::stream}));
+  sessions_[wanted.session] = std::get<session_result>(opened).generation;
   return {};
 }
 
@@ -214,15 +200,14 @@ match_request replay_engine::match_of(const open_request& request) const {
 }
 
 result<void> replay_engine::admit(uint64_t arrived) {
-  const auto concurrency = options_.timed ? timed_concurrency : options_.concurrency;
+  const auto concurrency = options_.timed ? timed_concurrency : 1;
   auto operations = std::vector<tree_operation>{};
   const auto seed = fingerprint_of(options_.name_space);
   while (next_ < arrived && open_.size() < concurrency) {
     const auto& wanted = workload_[next_];
     if (is_session_busy(wanted))
       break;
-    if (auto opened = open_session(wanted); !opened)
-      return opened;
+    HICACHE_TRY(open_session(wanted));
     auto& request = open_.emplace_back();
     request.position = next_++;
     request.tokens = options_.cache_output ? prompt_and_output_tokens(wanted, request.position)
@@ -258,11 +243,9 @@ result<void> replay_engine::schedule_next() {
   const auto next = std::ranges::find_if(open_, can_be_scheduled);
   if (next == open_.end())
     return {};
-  const auto answers = HICACHE_TRY(apply({schedule_request{next->position + 1}}));
-  if (!answers.list[0])
-    return tl::unexpected{answers.list[0].error()};
+  const auto scheduled = HICACHE_TRY(apply_one(schedule_request{next->position + 1}));
   next->scheduled = true;
-  next->ready = std::get<schedule_result>(*answers.list[0]).ready;
+  next->ready = std::get<schedule_result>(scheduled).ready;
   in_flight_ |= !next->ready;
   return {};
 }
@@ -284,9 +267,7 @@ result<void> replay_engine::park_if_stuck() {
   for (auto i = open_.begin() + 1; i != open_.end(); ++i)
     if (!std::exchange(i->parked, true))
       operations.emplace_back(release_request{i->position + 1});
-  if (operations.empty())
-    return {};
-  return apply(std::move(operations)).map([](const tree_answers&) {});
+  return tell(std::move(operations));
 }
 
 result<void> replay_engine::unpark() {
@@ -297,9 +278,7 @@ result<void> replay_engine::unpark() {
       if (options_.storage && !request.scheduled)
         operations.emplace_back(prefetch_request{request.position + 1});
     }
-  if (operations.empty())
-    return {};
-  return apply(std::move(operations)).map([](const tree_answers&) {});
+  return tell(std::move(operations));
 }
 
 result<bool> replay_engine::serve_ready() {
@@ -332,22 +311,20 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
   const auto id = request_id{request.position + 1};
   const auto total = uint64_t{request.tokens->size()};
   const auto prompt = workload_[request.position].input_length;
-  const auto answers
-    = apply({load_request{.request = id, .known_pages = UINT64_MAX}, allocate_request{id, total}});
-  if (!answers)
-    return tl::unexpected{answers.error()};
+  const auto answers = HICACHE_TRY(
+    apply({load_request{.request = id, .known_pages = UINT64_MAX}, allocate_request{id, total}}));
   const auto missed = [](const error& why) -> result<service> {
     if (why.code == ec::out_of_device_pages)
       return service::no_room;
     return tl::unexpected{why};
   };
-  if (!answers->list[0])
-    return missed(answers->list[0].error());
-  const auto& loaded = std::get<load_result>(*answers->list[0]);
+  if (!answers.list[0])
+    return missed(answers.list[0].error());
+  const auto& loaded = std::get<load_result>(*answers.list[0]);
   in_flight_ |= loaded.progress != nullptr;
-  if (!answers->list[1])
-    return missed(answers->list[1].error());
-  const auto pages = std::get<allocate_result>(*answers->list[1]).l1_pages;
+  if (!answers.list[1])
+    return missed(answers.list[1].error());
+  const auto pages = std::get<allocate_result>(*answers.list[1]).l1_pages;
   const auto cached = loaded.l1_tokens;
   // A model would wait for each layer just before computing it. Here verification and computation
   // go token by token, so wait for all layers.
@@ -414,9 +391,7 @@ result<void> replay_engine::restart_failed(const std::vector<request_id>& failed
       operations.emplace_back(match_of(request));
       request.scheduled = request.ready = false;
     }
-  if (operations.empty())
-    return {};
-  return apply(std::move(operations)).map([](const tree_answers&) {});
+  return tell(std::move(operations));
 }
 
 result<void> replay_engine::restart_open() {
@@ -427,10 +402,7 @@ result<void> replay_engine::restart_open() {
     operations.emplace_back(match_of(request));
     request.scheduled = request.ready = true;
   }
-  if (operations.empty())
-    return {};
-  HICACHE_TRY(apply(std::move(operations)));
-  return {};
+  return tell(std::move(operations));
 }
 
 result<void> replay_engine::abandon_open() {
@@ -439,10 +411,7 @@ result<void> replay_engine::abandon_open() {
     if (!request.parked)
       operations.emplace_back(release_request{request.position + 1});
   open_.clear();
-  if (operations.empty())
-    return {};
-  HICACHE_TRY(apply(std::move(operations)));
-  return {};
+  return tell(std::move(operations));
 }
 
 } // namespace hicache

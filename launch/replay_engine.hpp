@@ -9,7 +9,6 @@
 #include "launch/stop_signal.hpp"
 
 #include <absl/container/flat_hash_map.h>
-#include <caf/scoped_actor.hpp>
 
 #include <cstdint>
 #include <deque>
@@ -30,8 +29,6 @@ struct replay_options {
   /// Requests arrive at their recorded times (divided by speedup) instead of one after the other.
   bool timed = false;
   double speedup = 1;
-  /// Maximum number of open requests if not timed.
-  uint64_t concurrency = 1;
   /// Simulated prefill speed; 0: as fast as bytes can be written.
   double prefill_tokens_per_second = 0;
   verify_mode verify = verify_mode::sample;
@@ -82,6 +79,8 @@ private:
     bool stop = false;
   };
 
+  result<void> run_turns();
+
   result<std::vector<int64_t>> reduce(std::vector<int64_t> values);
 
   /// Counts a reduction that timed out, and names the missing ranks.
@@ -89,10 +88,15 @@ private:
 
   result<tree_answers> apply(std::vector<tree_operation> operations);
 
+  tree_answer apply_one(tree_operation operation);
+
+  /// Applies operations whose answers do not matter.
+  result<void> tell(std::vector<tree_operation> operations);
+
   /// Reduces arrivals and the stop flag over the ranks.
   result<turn> begin_turn();
 
-  /// Opens requests that have arrived, up to the concurrency limit.
+  /// Opens requests that have arrived, up to the limit of open ones.
   result<void> admit(uint64_t arrived);
 
   /// True if the request's session has an open request.
@@ -147,7 +151,6 @@ private:
   const replay_options& options_;
   const stop_signal& stop_;
   progress_callback progress_;
-  caf::scoped_actor self_;
   /// Generation of each open session.
   absl::flat_hash_map<session_id, uint64_t> sessions_;
   kv_pattern pattern_;

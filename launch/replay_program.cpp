@@ -4,19 +4,21 @@
 #include "base/units.hpp"
 #include "hicache/runtime.hpp"
 #include "launch/program.hpp"
-#include "launch/progress_line.hpp"
 #include "launch/rank_session.hpp"
 #include "launch/replay_engine.hpp"
 #include "launch/replay_metrics.hpp"
 #include "launch/replay_report.hpp"
 #include "launch/replay_workload.hpp"
 #include "launch/shutdown_watch.hpp"
+#include "launch/status_line.hpp"
 #include "launch/stop_signal.hpp"
 #include "runtime/rank_config.hpp"
 
+#include <absl/strings/str_format.h>
 #include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
 
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -105,12 +107,10 @@ result<std::vector<replay_request>> load_workload(const replay_flags& flags,
   if (flags.trace.empty() && flags.workload.empty())
     return fail(ec::invalid_argument,
                 "there is nothing to replay; expected --trace FILE or --workload multi-turn");
-  auto requests = flags.trace.empty()
-                    ? result<std::vector<replay_request>>{make_multi_turn(flags.turns)}
-                    : read_trace(flags.trace, flags.limit);
-  if (!requests)
-    return requests;
-  for (const auto& request : *requests) {
+  auto requests = HICACHE_TRY(flags.trace.empty()
+                                ? result<std::vector<replay_request>>{make_multi_turn(flags.turns)}
+                                : read_trace(flags.trace, flags.limit));
+  for (const auto& request : requests) {
     const auto tokens = request.input_length + (flags.cache_output ? request.output_length : 0);
     const auto pages = (tokens + config.page_size - 1) / config.page_size;
     if (pages > config.l1_pages)
@@ -132,8 +132,8 @@ result<std::optional<duration>> parse_linger(const std::string& text) {
   return std::optional<duration>{*time};
 }
 
-error cannot_write(const std::string& path) {
-  return {ec::invalid_argument, "--report: cannot write the file " + path};
+tl::unexpected<error> cannot_write(const std::string& path) {
+  return fail(ec::invalid_argument, "--report: cannot write the file " + path);
 }
 
 /// False for pipes and devices, which cannot be replaced by renaming.
@@ -149,7 +149,7 @@ result<void> write_report(const std::string& path, const nlohmann::json& report)
   file << report.dump(2) << "\n";
   file.close();
   if (!file || (partial != path && std::rename(partial.c_str(), path.c_str()) != 0))
-    return tl::unexpected{cannot_write(path)};
+    return cannot_write(path);
   return {};
 }
 
@@ -163,8 +163,21 @@ result<void> prepare_report(const std::string& path) {
   std::filesystem::remove(partial, failed);
   std::filesystem::remove(path, failed);
   if (!possible || failed)
-    return tl::unexpected{cannot_write(path)};
+    return cannot_write(path);
   return {};
+}
+
+std::string progress_text(uint64_t done, uint64_t total, const replay_totals& so_far,
+                          std::chrono::steady_clock::time_point start) {
+  const auto rate
+    = static_cast<double>(done)
+      / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const auto hits = so_far.prompt_tokens == 0 ? 0.0
+                                              : 100 * static_cast<double>(so_far.cached_tokens())
+                                                  / static_cast<double>(so_far.prompt_tokens);
+  const auto left = done == 0 ? 0.0 : static_cast<double>(total - done) / rate;
+  return absl::StrFormat("%d of %d requests, %.1f/s, %.1f %% of tokens cached, %.0f s left", done,
+                         total, rate, hits, left);
 }
 
 /// Sums up, writes the report and prints the summary. Rank 0 prints.
@@ -178,8 +191,7 @@ result<void> conclude(replay_engine& engine, const replay_flags& flags, const ra
     settings.emplace_back("order", flags.order);
     settings.emplace_back("verify", flags.verify);
     if (!flags.report.empty())
-      if (auto written = write_report(flags.report, to_json(engine.totals(), settings)); !written)
-        return written;
+      HICACHE_TRY(write_report(flags.report, to_json(engine.totals(), settings)));
     std::fputs(to_text(engine.totals()).c_str(), stdout);
     std::fflush(stdout);
   }
@@ -205,8 +217,7 @@ result<void> check(rank_config& config, const replay_flags& flags, const rank_se
   start_logging(to_string(config.log_level), session.rank, session.ranks);
   // Synthetic KV must never be shared as that of the real model with the same name or shape.
   config.model_id = kv_pattern::model_id(config.model_id);
-  if (auto checked = config.finish(session.ranks); !checked)
-    return checked;
+  HICACHE_TRY(config.finish(session.ranks));
   HICACHE_TRY(parse_linger(flags.linger));
   workload = HICACHE_TRY(load_workload(flags, config));
   if (session.rank == 0 && !flags.report.empty())
@@ -226,7 +237,6 @@ result<int> replay(const rank_config& config, const replay_flags& flags, rank_se
   auto options = replay_options{};
   options.timed = flags.order == "timed";
   options.speedup = flags.speedup;
-  options.concurrency = 1;
   options.prefill_tokens_per_second = flags.prefill_tokens_per_second;
   options.verify = flags.verify == "off"   ? verify_mode::off
                    : flags.verify == "all" ? verify_mode::all
@@ -240,17 +250,21 @@ result<int> replay(const rank_config& config, const replay_flags& flags, rank_se
   options.step_timeout = config.step_timeout;
   const auto split = config.split(session.ranks);
   options.first_head = split.part_of(session.rank) * split.heads;
-  auto progress = progress_line{speaks, workload.size()};
+  auto progress = std::optional<status_line>{};
+  if (speaks)
+    progress.emplace();
+  const auto start = std::chrono::steady_clock::now();
   const auto metrics = std::make_shared<replay_metrics>(session.rank);
   runtime->add_metrics(metrics);
-  auto engine = replay_engine{*runtime, workload, options, stop,
-                              [&](uint64_t done, const replay_totals& so_far) {
-                                progress.show(done, so_far);
-                                metrics->show(so_far);
-                              }};
+  auto engine = replay_engine{
+    *runtime, workload, options, stop, [&](uint64_t done, const replay_totals& so_far) {
+      metrics->show(so_far);
+      if (progress)
+        progress->show([&] { return progress_text(done, workload.size(), so_far, start); });
+    }};
   auto ran = engine.run();
   metrics->show(engine.totals());
-  progress.finish();
+  progress.reset(); // Ends its line before the summary.
   if (ran)
     ran = engine.gather();
   HICACHE_TRY(conclude(engine, flags, config, session.ranks, speaks));

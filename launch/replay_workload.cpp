@@ -1,6 +1,8 @@
 #include "launch/replay_workload.hpp"
 
+#include "base/about.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -48,15 +50,13 @@ result<replay_request> parse_request(const json& row) {
   if (stamp == row.end() || !stamp->is_number() || stamp->get<double>() < 0)
     return fail(ec::invalid_argument, "expected milliseconds under 'timestamp'");
   request.arrival_ms = stamp->get<double>();
-  const auto input = number("input_length");
-  const auto output = number("output_length");
-  if (!input || !output)
-    return tl::unexpected{input ? output.error() : input.error()};
-  if (*input == 0 || *input > limits::request_tokens || *output > limits::request_tokens)
+  const auto input = HICACHE_TRY(number("input_length"));
+  const auto output = HICACHE_TRY(number("output_length"));
+  if (input == 0 || input > limits::request_tokens || output > limits::request_tokens)
     return fail(ec::invalid_argument,
                 "expected an 'input_length' from 1 to " + std::to_string(limits::request_tokens));
-  request.input_length = *input;
-  request.output_length = *output;
+  request.input_length = input;
+  request.output_length = output;
   const auto ids = row.find("hash_ids");
   if (ids == row.end() || !ids->is_array())
     return fail(ec::invalid_argument, "expected a list under 'hash_ids'");
@@ -65,10 +65,10 @@ result<replay_request> parse_request(const json& row) {
       return fail(ec::invalid_argument, "expected whole numbers in 'hash_ids'");
     request.blocks.push_back(id.get<uint64_t>());
   }
-  const auto needed = (*input + trace_block_tokens - 1) / trace_block_tokens;
+  const auto needed = (input + trace_block_tokens - 1) / trace_block_tokens;
   if (request.blocks.size() != needed)
     return fail(ec::invalid_argument, "expected " + std::to_string(needed) + " 'hash_ids' for "
-                                        + std::to_string(*input) + " tokens, found "
+                                        + std::to_string(input) + " tokens, found "
                                         + std::to_string(request.blocks.size()));
   return request;
 }
@@ -94,14 +94,12 @@ result<std::vector<replay_request>> read_trace(const std::string& path, uint64_t
     if (text.find_first_not_of(" \t\r") == std::string::npos)
       continue;
     const auto row = json::parse(text, nullptr, false);
-    auto request = row.is_discarded()
-                     ? fail(ec::invalid_argument, "expected one JSON object a line")
-                     : parse_request(row);
-    if (!request)
-      return fail(ec::invalid_argument,
-                  "--trace: " + path + ":" + std::to_string(line) + ": " + request.error().detail);
-    request->line = line;
-    requests.push_back(std::move(*request));
+    auto request = HICACHE_TRY(
+      about_input("--trace: " + path + ":" + std::to_string(line),
+                  row.is_discarded() ? fail(ec::invalid_argument, "expected one JSON object a line")
+                                     : parse_request(row)));
+    request.line = line;
+    requests.push_back(std::move(request));
   }
   if (requests.empty())
     return fail(ec::invalid_argument, "--trace: " + path + " holds no request");

@@ -1,5 +1,6 @@
 #include "launch/service_manager.hpp"
 
+#include "base/numbers.hpp"
 #include "base/unique_fd.hpp"
 
 #include <spdlog/spdlog.h>
@@ -11,7 +12,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
@@ -32,10 +32,7 @@ std::string_view variable(const char* name) {
 
 /// Numeric value of an environment variable; 0 if it has none.
 uint64_t number_in(const char* name) {
-  const auto text = variable(name);
-  auto number = uint64_t{0};
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return failed == std::errc{} && end == text.data() + text.size() ? number : 0;
+  return parse_number<uint64_t>(variable(name)).value_or(0);
 }
 
 int option_of(int descriptor, int name) {

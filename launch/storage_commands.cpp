@@ -1,5 +1,6 @@
 #include "launch/storage_commands.hpp"
 
+#include "base/about.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
 #include "launch/program.hpp"
@@ -58,17 +59,11 @@ std::unique_ptr<httplib::ClientImpl> make_client(const http_address& where) {
 class admin_client {
 public:
   static result<admin_client> make(const std::string& address, const std::string& token_file) {
-    const auto where = parse_http_address(address);
-    if (!where)
-      return fail(ec::invalid_argument, "--admin: " + where.error().detail);
+    auto where = HICACHE_TRY(about_input("--admin", parse_http_address(address)));
     auto token = std::string{};
-    if (!token_file.empty()) {
-      auto read = read_admin_token(token_file);
-      if (!read)
-        return fail(ec::invalid_argument, "--token-file: " + read.error().detail);
-      token = std::move(*read);
-    }
-    return admin_client{*where, std::move(token)};
+    if (!token_file.empty())
+      token = HICACHE_TRY(about_input("--token-file", read_admin_token(token_file)));
+    return admin_client{std::move(where), std::move(token)};
   }
 
   /// Sends one request.
@@ -213,14 +208,12 @@ result<storage_commands::http_request> storage_commands::request() const {
 result<storage_commands::http_request> storage_commands::attach_request() const {
   if (backend_.empty() == tier_.empty())
     return fail(ec::invalid_argument, "attach: expected --backend or --tier");
-  auto extra = storage_config_json(extra_config_);
-  if (!extra)
-    return fail(ec::invalid_argument, "--extra-config: " + extra.error().detail);
+  const auto extra = HICACHE_TRY(about_input("--extra-config", storage_config_json(extra_config_)));
   const auto is_tier = !tier_.empty();
   auto body = json{{"hicache_storage_backend", is_tier ? tier_ : backend_},
                    {"timeout_s", std::chrono::duration<double>(timeout_).count()}};
-  if (!extra->empty())
-    body["hicache_storage_backend_extra_config_json"] = *extra;
+  if (!extra.empty())
+    body["hicache_storage_backend_extra_config_json"] = extra;
   if (!prefetch_policy_.empty())
     body["hicache_storage_prefetch_policy"] = prefetch_policy_;
   if (at_)

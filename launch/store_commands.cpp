@@ -2,6 +2,7 @@
 
 #include "backends/sized_reads.hpp"
 #include "backends/store_outcomes.hpp"
+#include "base/about.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
 #include "cache/hash/page_hash.hpp"
@@ -283,12 +284,10 @@ result<store_commands::place> store_commands::open() const {
       if (wanted.size() == 1 && !put_->parsed() && !import_->parsed() && !each.path.empty()
           && !std::filesystem::exists(each.path))
         return fail(ec::invalid_argument, "there is no folder " + each.path);
-      auto opened = open_stores(each.tier.backend, each, owner, machine_clock);
-      if (!opened)
-        return fail(opened.error().code,
-                    "tier " + std::to_string(number) + ": " + opened.error().detail);
+      auto opened = HICACHE_TRY(about("tier " + std::to_string(number),
+                                      open_stores(each.tier.backend, each, owner, machine_clock)));
       found.tiers.push_back({absl::StrFormat("%d (%s)", number, each.tier.backend),
-                             std::make_unique<store>(std::move(*opened)),
+                             std::make_unique<store>(std::move(opened)),
                              tier_ > 0 || each.tier.write == "all"});
     }
     ++number;
@@ -301,12 +300,10 @@ result<store_commands::place> store_commands::open_folder(const place& other) co
   config.path = file_;
   auto owner = store_owner{};
   owner.fingerprint = other.fingerprint;
-  auto opened = open_stores("file", config, owner, machine_clock);
-  if (!opened)
-    return fail(opened.error().code, "DIR: " + opened.error().detail);
+  auto opened = HICACHE_TRY(about("DIR", open_stores("file", config, owner, machine_clock)));
   auto folder = place{};
   folder.fingerprint = other.fingerprint;
-  folder.tiers.push_back({file_, std::make_unique<store>(std::move(*opened))});
+  folder.tiers.push_back({file_, std::make_unique<store>(std::move(opened))});
   return folder;
 }
 

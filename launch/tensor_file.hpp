@@ -6,9 +6,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 namespace hicache {
+
+/// @returns invalid_argument with the sentence "PATH WHAT"
+tl::unexpected<error> bad_file(const std::filesystem::path& path, const std::string& what);
 
 /// A regular file, open for reading. Errors are invalid_argument with a sentence that names it.
 class input_file {

@@ -18,10 +18,6 @@ result<void> check(const char* call, cudaError_t status) {
   return {};
 }
 
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 /// Keeps the SM busy for `nanoseconds`.
 __global__ void spin(uint64_t nanoseconds) {
   auto begin = uint64_t{0};
@@ -41,13 +37,10 @@ public:
   }
 
   result<void> open() {
-    if (auto bound = check("cudaSetDevice", cudaSetDevice(device_number)); !bound)
-      return bound;
-    if (auto asked
-        = check("cudaDeviceGetAttribute",
-                cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, device_number));
-        !asked)
-      return asked;
+    HICACHE_TRY(check("cudaSetDevice", cudaSetDevice(device_number)));
+    HICACHE_TRY(
+      check("cudaDeviceGetAttribute",
+            cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, device_number)));
     return check("cudaStreamCreateWithFlags",
                  cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   }
@@ -55,12 +48,10 @@ public:
   result<double> copy_whole(copy_direction direction) override {
     const auto storing = direction == copy_direction::store;
     const auto begin = std::chrono::steady_clock::now();
-    if (auto copied
-        = check("cudaMemcpyAsync", cudaMemcpyAsync(storing ? target_.l2 : target_.l1,
-                                                   storing ? target_.l1 : target_.l2, target_.bytes,
-                                                   cudaMemcpyDefault, stream_));
-        !copied)
-      return tl::unexpected{copied.error()};
+    HICACHE_TRY(
+      check("cudaMemcpyAsync",
+            cudaMemcpyAsync(storing ? target_.l2 : target_.l1, storing ? target_.l1 : target_.l2,
+                            target_.bytes, cudaMemcpyDefault, stream_)));
     return finish(begin);
   }
 
@@ -68,9 +59,7 @@ public:
     const auto begin = std::chrono::steady_clock::now();
     for (const auto& strip : target_.strips)
       for (auto i = size_t{0}; i < target_.l1_pages.size(); ++i)
-        if (auto copied = copy_page(direction, strip, target_.l1_pages[i], target_.l2_pages[i]);
-            !copied)
-          return tl::unexpected{copied.error()};
+        HICACHE_TRY(copy_page(direction, strip, target_.l1_pages[i], target_.l2_pages[i]));
     return finish(begin);
   }
 
@@ -78,20 +67,16 @@ public:
                        std::chrono::nanoseconds per_layer) override {
     for (auto layer = uint32_t{0}; layer < progress.layers(); ++layer) {
       if (auto* event = progress.event(layer); event != nullptr) {
-        if (auto waits = check("cudaStreamWaitEvent",
-                               cudaStreamWaitEvent(stream_, static_cast<cudaEvent_t>(event)));
-            !waits)
-          return waits;
+        HICACHE_TRY(check("cudaStreamWaitEvent",
+                          cudaStreamWaitEvent(stream_, static_cast<cudaEvent_t>(event))));
       } else if (!progress.wait(layer)) {
         return fail(ec::copy_failed, "the load under the computation failed");
       }
       spin<<<static_cast<unsigned>(sms_), 1, 0, stream_>>>(
         static_cast<uint64_t>(per_layer.count()));
-      if (auto launched = check("the launch of the computation", cudaGetLastError()); !launched)
-        return launched;
+      HICACHE_TRY(check("the launch of the computation", cudaGetLastError()));
     }
-    if (auto waited = check("cudaStreamSynchronize", cudaStreamSynchronize(stream_)); !waited)
-      return waited;
+    HICACHE_TRY(check("cudaStreamSynchronize", cudaStreamSynchronize(stream_)));
     if (progress.failed())
       return fail(ec::copy_failed, "the load under the computation failed");
     return {};
@@ -138,10 +123,8 @@ result<double> register_new_memory(uint64_t bytes) {
   HICACHE_TRY(check("cudaSetDevice", cudaSetDevice(device_number)));
   const auto begin = std::chrono::steady_clock::now();
   auto memory = HICACHE_TRY(map_new_memory(bytes));
-  if (auto pinned
-      = check("cudaHostRegister", cudaHostRegister(memory.data(), bytes, cudaHostRegisterPortable));
-      !pinned)
-    return tl::unexpected{pinned.error()};
+  HICACHE_TRY(
+    check("cudaHostRegister", cudaHostRegister(memory.data(), bytes, cudaHostRegisterPortable)));
   const auto seconds = seconds_since(begin);
   HICACHE_TRY(check("cudaHostUnregister", cudaHostUnregister(memory.data())));
   return seconds;

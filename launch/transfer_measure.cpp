@@ -27,10 +27,6 @@ using std::chrono::steady_clock;
 
 constexpr auto least_rounds = uint32_t{9};
 
-double seconds_since(steady_clock::time_point begin) {
-  return std::chrono::duration<double>(steady_clock::now() - begin).count();
-}
-
 double median(std::vector<double> values) {
   if (values.empty())
     return 0;
@@ -92,19 +88,12 @@ public:
 
   result<void> open() {
     device_ = HICACHE_TRY(make_device(what_.device));
-    for (const auto& [memory, bytes] :
-         {std::pair{&l1_memory_, l1_.total_bytes()}, std::pair{&own_l1_, bytes_}})
-      if (auto got = take(device_->allocate(bytes), *memory); !got)
-        return got;
-    for (const auto& [memory, bytes] :
-         {std::pair{&l2_memory_, l2_.total_bytes()}, std::pair{&own_l2_, bytes_}})
-      if (auto got = take(device_->allocate_host(bytes, {}), *memory); !got)
-        return got;
+    l1_memory_ = HICACHE_TRY(device_->allocate(l1_.total_bytes()));
+    own_l1_ = HICACHE_TRY(device_->allocate(bytes_));
+    l2_memory_ = HICACHE_TRY(device_->allocate_host(l2_.total_bytes(), {}));
+    own_l2_ = HICACHE_TRY(device_->allocate_host(bytes_, {}));
     const auto layers = device_layers::of(l1_, reinterpret_cast<uint64_t>(l1_memory_->data()));
-    if (auto made
-        = take(device_->make_copy_engine(layers, l2_, *l2_memory_, what_.copies), engine_);
-        !made)
-      return made;
+    engine_ = HICACHE_TRY(device_->make_copy_engine(layers, l2_, *l2_memory_, what_.copies));
     l1_pages_ = page_order(what_.pages, what_.fragmented, 1);
     l2_pages_ = page_order(what_.pages, what_.fragmented, 2);
     auto target
@@ -115,16 +104,15 @@ public:
                      *l1_pages_,
                      *l2_pages_,
                      what_.copies.host_threads};
-    return take(make_probe(*device_, std::move(target)), probe_);
+    probe_ = HICACHE_TRY(make_probe(*device_, std::move(target)));
+    return {};
   }
 
   /// Copies all pages to L2 and back and counts those that changed.
   result<void> check_round_trip() {
-    if (auto filled = write_l1(true); !filled)
-      return filled;
+    HICACHE_TRY(write_l1(true));
     static_cast<void>(store());
-    if (auto wiped = write_l1(false); !wiped)
-      return wiped;
+    HICACHE_TRY(write_l1(false));
     static_cast<void>(load());
     return compare_l1();
   }
@@ -144,14 +132,6 @@ public:
   }
 
 private:
-  template <class T>
-  static result<void> take(result<std::unique_ptr<T>> made, std::unique_ptr<T>& into) {
-    if (!made)
-      return tl::unexpected{made.error()};
-    into = std::move(*made);
-    return {};
-  }
-
   void count(const result<void>& done) { errors_ += done ? 0 : 1; }
 
   /// @returns seconds
@@ -200,8 +180,7 @@ private:
     arrived.queue({});
     arrived.advance(layers);
     const auto begin = steady_clock::now();
-    if (auto computed = probe_->compute(arrived, per_layer); !computed)
-      return computed;
+    HICACHE_TRY(probe_->compute(arrived, per_layer));
     const auto computing = seconds_since(begin);
     auto progress = std::make_shared<layer_progress>(layers);
     const auto begin_both = steady_clock::now();
@@ -220,8 +199,7 @@ private:
     for (const auto part : l1_.parts())
       for (auto layer = uint32_t{0}; layer < what_.shape.layers; ++layer) {
         const auto offset = l1_.rows(layer, part, 1).offset;
-        if (auto used = use(l1_.page_stride(part) * what_.pages, offset); !used)
-          return used;
+        HICACHE_TRY(use(l1_.page_stride(part) * what_.pages, offset));
       }
     return {};
   }
@@ -248,8 +226,7 @@ private:
     auto wrong = std::vector<bool>(what_.pages);
     auto compared = for_each_buffer([&](uint64_t bytes, uint64_t offset) -> result<void> {
       auto found = std::vector<std::byte>(bytes);
-      if (auto read = l1_memory_->read(offset, found); !read)
-        return read;
+      HICACHE_TRY(l1_memory_->read(offset, found));
       const auto expected = pattern(bytes, offset);
       const auto stride = bytes / what_.pages;
       for (auto page = uint32_t{0}; page < what_.pages; ++page) {

@@ -47,7 +47,7 @@ result<double> share_out(uint64_t bytes, uint32_t threads, Work work) {
   const auto begin = std::chrono::steady_clock::now();
   do_part(0);
   helpers.clear();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return seconds_since(begin);
 }
 
 class host_probe final : public transfer_probe {
@@ -104,13 +104,11 @@ result<double> touch_new_memory(uint64_t bytes, uint32_t threads) {
   auto memory = HICACHE_TRY(map_new_memory(bytes));
   const auto mapped = std::chrono::steady_clock::now();
   auto* data = memory.data();
-  auto touching = share_out(bytes, threads, [data](uint64_t from, uint64_t to) {
+  const auto touching = HICACHE_TRY(share_out(bytes, threads, [data](uint64_t from, uint64_t to) {
     for (auto at = from; at < to; at += page_bytes)
       *static_cast<volatile std::byte*>(data + at) = std::byte{0};
-  });
-  if (!touching)
-    return touching;
-  return std::chrono::duration<double>(mapped - begin).count() + *touching;
+  }));
+  return std::chrono::duration<double>(mapped - begin).count() + touching;
 }
 
 } // namespace hicache

@@ -55,6 +55,10 @@ public:
     = 0;
 };
 
+inline double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 /// Copies with memcpy and computes by busy-waiting on the caller's thread.
 std::unique_ptr<transfer_probe> make_host_probe(probe_target target);
 
