@@ -89,17 +89,15 @@ time_point deadline_after(time_point now, uint32_t timeout_ms) {
 result<batch> make_batch(batch::kind what, std::span<const hc_page> pages, const hc_call& call,
                          time_point now) {
   HICACHE_CHECK(what == batch::kind::put || what == batch::kind::get);
-  auto made = begin(what, pages.size(), call, now);
-  if (!made)
-    return made;
+  auto made = HICACHE_TRY(begin(what, pages.size(), call, now));
   for (auto i = size_t{0}; i < pages.size(); ++i) {
     const auto key = key_of(pages[i].key);
     if (what == batch::kind::put) {
       auto parts = HICACHE_TRY(parts_of<const std::byte>(pages[i], i));
-      made->writes.push_back({key, key_of(pages[i].parent), std::move(parts)});
+      made.writes.push_back({key, key_of(pages[i].parent), std::move(parts)});
     } else {
       auto parts = HICACHE_TRY(parts_of<std::byte>(pages[i], i));
-      made->reads.push_back({key, std::move(parts)});
+      made.reads.push_back({key, std::move(parts)});
     }
   }
   return made;
@@ -107,9 +105,8 @@ result<batch> make_batch(batch::kind what, std::span<const hc_page> pages, const
 
 result<batch> make_batch(batch::kind what, std::span<const hc_key> keys, const hc_call& call,
                          time_point now) {
-  auto made = begin(what, keys.size(), call, now);
-  if (made)
-    std::ranges::transform(keys, std::back_inserter(made->keys), key_of);
+  auto made = HICACHE_TRY(begin(what, keys.size(), call, now));
+  std::ranges::transform(keys, std::back_inserter(made.keys), key_of);
   return made;
 }
 

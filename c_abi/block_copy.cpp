@@ -11,10 +11,6 @@ namespace hicache {
 
 namespace {
 
-std::vector<result<void>> all_fail(size_t count, const error& why) {
-  return std::vector<result<void>>(count, tl::unexpected{why});
-}
-
 /// Fails all pages that have not failed yet.
 void fail_rest(std::vector<result<void>>& outcome, const error& why) {
   for (auto& each : outcome)
@@ -224,10 +220,8 @@ result<std::vector<device_mark>> block_copy::queue(const leased_view& view,
   auto marks = std::vector<device_mark>{};
   for (auto layer = uint32_t{0}; layer < memory_->table().layers(); ++layer) {
     for (const auto i : pages)
-      if (auto queued = memory_->device()->queue_load(view.pages()[positions[i]],
-                                                      memory_->table().pieces(layer, blocks_of(i)));
-          !queued)
-        return tl::unexpected{queued.error()};
+      HICACHE_TRY(memory_->device()->queue_load(view.pages()[positions[i]],
+                                                memory_->table().pieces(layer, blocks_of(i))));
     auto mark = HICACHE_TRY(memory_->device()->mark());
     marks.push_back(std::move(mark));
   }

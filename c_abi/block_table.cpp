@@ -1,6 +1,8 @@
 #include "c_abi/block_table.hpp"
 
+#include "base/about.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -55,15 +57,12 @@ result<block_table> block_table::of(const hc_layout& layout) {
   table.blocks_per_page_ = layout.blocks_per_page;
   table.block_count_ = HC_NO_BLOCK;
   for (const auto& made : std::span{layout.tensors, layout.tensor_count})
-    if (auto added = table.add(made); !added)
-      return fail(added.error().code, "layout: tensor " + std::to_string(table.tensors_.size())
-                                        + ": " + added.error().detail);
+    HICACHE_TRY(about("layout: tensor " + std::to_string(table.tensors_.size()), table.add(made)));
   return table;
 }
 
 result<void> block_table::add(const hc_tensor& made) {
-  if (auto checked = check_tensor(made); !checked)
-    return checked;
+  HICACHE_TRY(check_tensor(made));
   if (layers_.empty())
     layers_.push_back({});
   const auto next = layers_.size() - 1;

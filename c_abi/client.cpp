@@ -6,8 +6,6 @@
 #include "cache/hash/page_hash.hpp"
 #include "cache/hash/sha256.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <exception>
 #include <new>
@@ -16,10 +14,6 @@
 using namespace hicache;
 
 namespace {
-
-std::vector<result<void>> all_fail(size_t count, const error& why) {
-  return std::vector<result<void>>(count, tl::unexpected{why});
-}
 
 /// The address as written in the configuration.
 std::string name_of(const std::string& node) {
@@ -73,8 +67,8 @@ result<std::unique_ptr<hc_client>> hc_client::open(client_settings settings,
 }
 
 hc_client::hc_client(client_settings settings, const hc_options& options)
-  : settings_(std::move(settings)), options_(options), process_(getpid()), done_(settings_.calls),
-    system_(config_), network_(std::make_unique<rpc_network>(system_, settings_.tls)),
+  : settings_(std::move(settings)), options_(options), done_(settings_.calls), system_(config_),
+    network_(std::make_unique<rpc_network>(system_, settings_.tls)),
     node_({&system_,
            network_->node_connector(),
            settings_.node,
@@ -96,10 +90,6 @@ hc_client::~hc_client() {
     thread.join();
 }
 
-bool hc_client::is_ours() const noexcept {
-  return getpid() == process_;
-}
-
 result<void> hc_client::connect(time_point deadline) {
   auto connected = node_.connect(deadline);
   note_node(connected ? nullptr : &connected.error());
@@ -111,10 +101,8 @@ page_key hc_client::key_of(std::string_view name) const {
 }
 
 result<hc_ticket> hc_client::submit(batch work) {
-  auto ticket = done_.open();
-  if (!ticket)
-    return ticket;
-  work.ticket = *ticket;
+  const auto ticket = HICACHE_TRY(done_.open());
+  work.ticket = ticket;
   {
     const auto guard = std::lock_guard{mutex_};
     queue_.push_back(std::move(work));

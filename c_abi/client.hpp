@@ -3,6 +3,7 @@
 #include "backends/node_client.hpp"
 #include "c_abi/batch.hpp"
 #include "c_abi/completions.hpp"
+#include "c_abi/own_process.hpp"
 #include "c_abi/settings.hpp"
 #include "hicache.h"
 #include "hicache/clock.hpp"
@@ -11,8 +12,6 @@
 #include "rpc/network.hpp"
 
 #include <caf/actor_system.hpp>
-
-#include <sys/types.h>
 
 #include <condition_variable>
 #include <cstddef>
@@ -33,7 +32,7 @@ struct hc_lease {
 
 /// A client of the C ABI: its threads take batches in order, execute them with a node_client, and
 /// post completions. Any thread. Throws only if memory or threads run out.
-struct hc_client {
+struct hc_client : hicache::own_process {
   using batch = hicache::batch;
   template <class T>
   using result = hicache::result<T>;
@@ -48,9 +47,6 @@ struct hc_client {
 
   /// As hc_close says.
   ~hc_client();
-
-  /// Whether this process opened the client.
-  bool is_ours() const noexcept;
 
   hicache::time_point now() const noexcept { return clock_.now(); }
 
@@ -113,7 +109,6 @@ private:
 
   const hicache::client_settings settings_;
   const hc_options options_;
-  const pid_t process_;
   hicache::monotonic_clock clock_;
   hicache::completions done_;
   hicache::system_config config_;

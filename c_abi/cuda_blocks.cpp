@@ -15,55 +15,51 @@ namespace {
 
 /// The functions used of the CUDA driver. The library also works without a driver.
 struct cuda_driver {
-  decltype(&cuInit) init = nullptr;
-  decltype(&cuGetErrorString) error_string = nullptr;
-  decltype(&cuDeviceGet) device_get = nullptr;
-  decltype(&cuDevicePrimaryCtxRetain) retain = nullptr;
-  decltype(&cuDevicePrimaryCtxRelease) release = nullptr;
-  decltype(&cuCtxPushCurrent) push = nullptr;
-  decltype(&cuCtxPopCurrent) pop = nullptr;
-  decltype(&cuStreamCreate) stream_create = nullptr;
-  decltype(&cuStreamDestroy) stream_destroy = nullptr;
-  decltype(&cuStreamSynchronize) stream_synchronize = nullptr;
-  decltype(&cuStreamWaitEvent) stream_wait = nullptr;
-  decltype(&cuEventCreate) event_create = nullptr;
-  decltype(&cuEventDestroy) event_destroy = nullptr;
-  decltype(&cuEventRecord) event_record = nullptr;
-  decltype(&cuEventSynchronize) event_synchronize = nullptr;
-  decltype(&cuMemcpyDtoHAsync) copy_to_host = nullptr;
-  decltype(&cuMemcpyHtoDAsync) copy_to_device = nullptr;
-};
+  /// A function, as what its user takes it for.
+  struct symbol {
+    void* address = nullptr;
 
-template <class Function>
-bool find(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  return function != nullptr;
-}
+    template <class Function>
+    operator Function*() const noexcept {
+      return reinterpret_cast<Function*>(address);
+    }
+  };
+
+  symbol find(const char* name) {
+    const auto found = symbol{::dlsym(library, name)};
+    is_whole = is_whole && found.address != nullptr;
+    return found;
+  }
+
+  void* library = nullptr;
+  /// Whether all functions were found.
+  bool is_whole = true;
+  decltype(&cuInit) init = find("cuInit");
+  decltype(&cuGetErrorString) error_string = find("cuGetErrorString");
+  decltype(&cuDeviceGet) device_get = find("cuDeviceGet");
+  decltype(&cuDevicePrimaryCtxRetain) retain = find("cuDevicePrimaryCtxRetain");
+  decltype(&cuDevicePrimaryCtxRelease) release = find("cuDevicePrimaryCtxRelease_v2");
+  decltype(&cuCtxPushCurrent) push = find("cuCtxPushCurrent_v2");
+  decltype(&cuCtxPopCurrent) pop = find("cuCtxPopCurrent_v2");
+  decltype(&cuStreamCreate) stream_create = find("cuStreamCreate");
+  decltype(&cuStreamDestroy) stream_destroy = find("cuStreamDestroy_v2");
+  decltype(&cuStreamSynchronize) stream_synchronize = find("cuStreamSynchronize");
+  decltype(&cuStreamWaitEvent) stream_wait = find("cuStreamWaitEvent");
+  decltype(&cuEventCreate) event_create = find("cuEventCreate");
+  decltype(&cuEventDestroy) event_destroy = find("cuEventDestroy_v2");
+  decltype(&cuEventRecord) event_record = find("cuEventRecord");
+  decltype(&cuEventSynchronize) event_synchronize = find("cuEventSynchronize");
+  decltype(&cuMemcpyDtoHAsync) copy_to_host = find("cuMemcpyDtoHAsync_v2");
+  decltype(&cuMemcpyHtoDAsync) copy_to_device = find("cuMemcpyHtoDAsync_v2");
+};
 
 result<cuda_driver> load_driver() {
   // Never closed, because the driver has threads of its own.
   auto* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     return fail(ec::unsupported, "there is no CUDA driver; expected libcuda.so.1");
-  auto cuda = cuda_driver{};
-  const auto is_whole = find(library, "cuInit", cuda.init)
-                        && find(library, "cuGetErrorString", cuda.error_string)
-                        && find(library, "cuDeviceGet", cuda.device_get)
-                        && find(library, "cuDevicePrimaryCtxRetain", cuda.retain)
-                        && find(library, "cuDevicePrimaryCtxRelease_v2", cuda.release)
-                        && find(library, "cuCtxPushCurrent_v2", cuda.push)
-                        && find(library, "cuCtxPopCurrent_v2", cuda.pop)
-                        && find(library, "cuStreamCreate", cuda.stream_create)
-                        && find(library, "cuStreamDestroy_v2", cuda.stream_destroy)
-                        && find(library, "cuStreamSynchronize", cuda.stream_synchronize)
-                        && find(library, "cuStreamWaitEvent", cuda.stream_wait)
-                        && find(library, "cuEventCreate", cuda.event_create)
-                        && find(library, "cuEventDestroy_v2", cuda.event_destroy)
-                        && find(library, "cuEventRecord", cuda.event_record)
-                        && find(library, "cuEventSynchronize", cuda.event_synchronize)
-                        && find(library, "cuMemcpyDtoHAsync_v2", cuda.copy_to_host)
-                        && find(library, "cuMemcpyHtoDAsync_v2", cuda.copy_to_device);
-  if (!is_whole)
+  const auto cuda = cuda_driver{library};
+  if (!cuda.is_whole)
     return fail(ec::unsupported, "the CUDA driver is too old");
   return cuda;
 }

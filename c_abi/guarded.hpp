@@ -13,6 +13,8 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <system_error>
+#include <utility>
 
 /// Common prologue and epilogue of the functions of hicache.h.
 namespace hicache {
@@ -49,23 +51,31 @@ public:
   ~forgetful_call() { caf::logger::set_current_actor_system(nullptr); }
 };
 
-/// Exception boundary of functions on a client; also rejects NULL and clients of another process.
+/// Exception boundary of functions.
 template <class Body>
-int32_t guarded(const hc_client* client, hc_error* to, Body body) noexcept {
+int32_t contained(hc_error* to, Body body) noexcept {
   const auto forgetful = forgetful_call{};
   try {
-    if (client == nullptr)
-      return refuse("client: NULL; expected one that hc_open opened", to);
-    if (!client->is_ours())
-      return report_own(HC_FORKED, to);
     if (const auto done = body(); !done)
       return report(done.error(), to);
     return report({ec::none, {}}, to);
   } catch (const std::bad_alloc&) {
     return report_own(HC_OUT_OF_MEMORY, to);
+  } catch (const std::system_error& ex) {
+    return report({ec::io_failure, ex.what()}, to); // Thread limit reached.
   } catch (...) {
     return report_own(HC_INTERNAL, to);
   }
+}
+
+/// contained() for a client; rejects NULL and clients of another process.
+template <class Body>
+int32_t guarded(const hc_client* client, hc_error* to, Body body) noexcept {
+  if (client == nullptr)
+    return refuse("client: NULL; expected one that hc_open opened", to);
+  if (!client->is_ours())
+    return report_own(HC_FORKED, to);
+  return contained(to, std::move(body));
 }
 
 /// Reads a struct that may be longer than the version known here.

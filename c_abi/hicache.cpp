@@ -10,9 +10,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <new>
 #include <span>
-#include <system_error>
 
 using namespace hicache;
 
@@ -45,12 +43,9 @@ int32_t submit(hc_client* client, batch::kind what, const Item* items, size_t co
                   ticket == nullptr ? "ticket: NULL" : "pages: NULL, though there are some");
     const auto how = HICACHE_TRY(taken(call, "call"));
     auto work = HICACHE_TRY(make_batch(what, std::span{items, count}, how, client->now()));
-    if (how.lease != nullptr) {
-      auto from = HICACHE_TRY(client->pages_of(how.lease));
-      work.from = std::move(from);
-    }
-    const auto submitted = HICACHE_TRY(client->submit(std::move(work)));
-    *ticket = submitted;
+    if (how.lease != nullptr)
+      work.from = HICACHE_TRY(client->pages_of(how.lease));
+    *ticket = HICACHE_TRY(client->submit(std::move(work)));
     return {};
   });
 }
@@ -105,27 +100,14 @@ int32_t hc_open(const char* config_json, const hc_options* options, hc_client** 
   *client = nullptr;
   if (config_json == nullptr)
     return refuse("configuration: NULL; expected a JSON object", error);
-  const auto forgetful = forgetful_call{};
-  try {
+  return contained(error, [&]() -> result<void> {
     const auto none = hc_options{sizeof(hc_options), nullptr, nullptr};
-    const auto how = taken(options == nullptr ? &none : options, "options");
-    if (!how)
-      return report(how.error(), error);
-    auto settings = read_settings(config_json);
-    if (!settings)
-      return report(settings.error(), error);
-    auto opened = hc_client::open(std::move(*settings), *how);
-    if (!opened)
-      return report(opened.error(), error);
-    *client = opened->release();
-    return report({ec::none, {}}, error);
-  } catch (const std::bad_alloc&) {
-    return report_own(HC_OUT_OF_MEMORY, error);
-  } catch (const std::system_error& ex) {
-    return report({ec::io_failure, ex.what()}, error); // Thread limit reached.
-  } catch (...) {
-    return report_own(HC_INTERNAL, error);
-  }
+    const auto how = HICACHE_TRY(taken(options == nullptr ? &none : options, "options"));
+    auto settings = HICACHE_TRY(read_settings(config_json));
+    auto opened = HICACHE_TRY(hc_client::open(std::move(settings), how));
+    *client = opened.release();
+    return {};
+  });
 }
 
 int32_t hc_close(hc_client* client) {
@@ -225,9 +207,8 @@ int32_t hc_poll(hc_client* client, hc_completion* completions, size_t capacity, 
     if (count == nullptr || completions == nullptr || capacity == 0)
       return fail(ec::invalid_argument);
     *count = 0;
-    const auto taken = HICACHE_TRY(client->done().take(std::span{completions, capacity},
-                                                       deadline_after(client->now(), timeout_ms)));
-    *count = taken;
+    *count = HICACHE_TRY(client->done().take(std::span{completions, capacity},
+                                             deadline_after(client->now(), timeout_ms)));
     return {};
   });
 }
@@ -237,9 +218,8 @@ int32_t hc_wait(hc_client* client, hc_ticket ticket, uint32_t timeout_ms,
   return guarded(client, nullptr, [&]() -> result<void> {
     if (completion == nullptr)
       return fail(ec::invalid_argument);
-    const auto taken
+    *completion
       = HICACHE_TRY(client->done().take(ticket, deadline_after(client->now(), timeout_ms)));
-    *completion = taken;
     return {};
   });
 }

@@ -2,6 +2,7 @@
 
 #include "c_abi/offload.hpp"
 
+#include "base/about.hpp"
 #include "base/try.hpp"
 #include "c_abi/client.hpp"
 #include "c_abi/guarded.hpp"
@@ -80,14 +81,12 @@ int32_t guarded_offload(const hc_offload* offload, hc_error* to, Body body) noex
 result<void> check(const block_table& table, std::span<const hc_offload_page> pages,
                    block_gaps gaps) {
   for (auto i = size_t{0}; i < pages.size(); ++i) {
-    const auto name = "page " + std::to_string(i) + ": ";
+    const auto name = "page " + std::to_string(i);
     if (std::ranges::any_of(pages[i].reserved, [](uint64_t x) { return x != 0; }))
-      return fail(ec::unsupported, name + "reserved: expected 0");
+      return fail(ec::unsupported, name + ": reserved: expected 0");
     if (pages[i].blocks == nullptr)
-      return fail(ec::invalid_argument, name + "blocks: NULL");
-    const auto checked = table.check({pages[i].blocks, table.blocks_per_page()}, gaps);
-    if (!checked)
-      return fail(checked.error().code, name + checked.error().detail);
+      return fail(ec::invalid_argument, name + ": blocks: NULL");
+    HICACHE_TRY(about(name, table.check({pages[i].blocks, table.blocks_per_page()}, gaps)));
   }
   return {};
 }
@@ -99,8 +98,7 @@ int32_t submit(hc_offload* offload, batch::kind what, const hc_offload_page* pag
     if ((pages == nullptr && count > 0) || ticket == nullptr)
       return fail(ec::invalid_argument,
                   ticket == nullptr ? "ticket: NULL" : "pages: NULL, though there are some");
-    if (auto checked = check_page_count(count); !checked)
-      return checked;
+    HICACHE_TRY(check_page_count(count));
     const auto how = HICACHE_TRY(taken(call, "call"));
     const auto given = std::span{pages, count};
     auto keys = std::vector<hc_key>{};
@@ -108,14 +106,10 @@ int32_t submit(hc_offload* offload, batch::kind what, const hc_offload_page* pag
     auto& client = offload->client;
     auto work = HICACHE_TRY(make_batch(what, keys, how, client.now()));
     const auto gaps = what == batch::kind::load ? block_gaps::allowed : block_gaps::refused;
-    if (auto checked = check(offload->table(), given, gaps); !checked)
-      return checked;
-    if (how.lease != nullptr) {
-      auto from = HICACHE_TRY(client.pages_of(how.lease));
-      work.from = std::move(from);
-    }
-    const auto submitted = HICACHE_TRY(offload->submit(std::move(work), given, event));
-    *ticket = submitted;
+    HICACHE_TRY(check(offload->table(), given, gaps));
+    if (how.lease != nullptr)
+      work.from = HICACHE_TRY(client.pages_of(how.lease));
+    *ticket = HICACHE_TRY(offload->submit(std::move(work), given, event));
     return {};
   });
 }

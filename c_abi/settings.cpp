@@ -4,9 +4,8 @@
 #include "base/limits.hpp"
 #include "base/names.hpp"
 #include "base/try.hpp"
+#include "c_abi/json_object.hpp"
 #include "rpc/endpoint.hpp"
-
-#include <nlohmann/json.hpp>
 
 #include <sys/un.h>
 
@@ -21,7 +20,7 @@ namespace hicache {
 
 namespace {
 
-/// Maximum bytes of a configuration. A few hundred are usual; the JSON parser is recursive.
+/// Maximum bytes of a configuration. A few hundred are usual.
 constexpr auto most_bytes = size_t{64} << 10;
 
 /// Maximum JSON nesting: one object.
@@ -98,24 +97,11 @@ result<void> choose_node(const place_settings& place, client_settings& settings)
   return {};
 }
 
-/// @returns nothing if the text is not JSON or nested too deeply
-std::optional<nlohmann::json> parse(std::string_view text) {
-  auto is_too_deep = false;
-  const auto look = [&is_too_deep](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    is_too_deep = is_too_deep || depth > most_levels;
-    return !is_too_deep;
-  };
-  auto parsed = nlohmann::json::parse(text, look, false);
-  if (is_too_deep || parsed.is_discarded())
-    return std::nullopt;
-  return parsed;
-}
-
 } // namespace
 
 result<client_settings> read_settings(std::string_view json) {
-  const auto parsed = json.size() <= most_bytes ? parse(json) : std::nullopt;
-  if (!parsed || !parsed->is_object())
+  const auto parsed = parse_object(json, most_bytes, most_levels);
+  if (!parsed)
     return fail(
       ec::invalid_argument,
       R"(configuration: expected a JSON object such as {"socket": "/run/hicache/node", "namespace": "model"})");

@@ -1,16 +1,15 @@
 #include "c_tree/cache.hpp"
 
+#include "backends/ask.hpp"
+#include "backends/end_actor.hpp"
 #include "base/try.hpp"
 #include "c_abi/quiet_signals.hpp"
 #include "hicache/caf_error.hpp"
 #include "hicache/events.hpp"
 #include "hicache/rank_reducer.hpp"
 
-#include <caf/scoped_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
 #include <spdlog/spdlog.h>
-
-#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -70,7 +69,7 @@ result<std::unique_ptr<hc_cache>> hc_cache::open(cache_setup settings,
 }
 
 hc_cache::hc_cache(cache_setup settings, const hc_cache_options& options)
-  : settings_(std::move(settings)), process_(getpid()),
+  : settings_(std::move(settings)),
     log_(options.log, options.log_user, to_string(settings_.config.log_level)), news_(most_news),
     system_(config_) {}
 
@@ -78,11 +77,7 @@ hc_cache::~hc_cache() {
   news_.close();
   answers_->end();
   runtime_.reset();
-  if (!engine_)
-    return;
-  auto self = caf::scoped_actor{system_};
-  self->send_exit(engine_, caf::exit_reason::user_shutdown);
-  self->wait_for(engine_);
+  end_actor(system_, engine_);
 }
 
 result<std::unique_ptr<rank_reducer>> hc_cache::meet_others() const {
@@ -93,8 +88,7 @@ result<std::unique_ptr<rank_reducer>> hc_cache::meet_others() const {
 }
 
 result<void> hc_cache::start(const hc_cache_options& options) {
-  if (auto started = news_.start(); !started)
-    return started;
+  HICACHE_TRY(news_.start());
   auto ranks = HICACHE_TRY(meet_others());
   engine_ = system_.spawn(listener, &news_);
   auto extensions = rank_extensions{};
@@ -104,15 +98,9 @@ result<void> hc_cache::start(const hc_cache_options& options) {
                                      options.layers == nullptr ? nullptr : &layers, extensions);
   if (!runtime && runtime.error().code == ec::stopping)
     return fail(ec::stopping, "another rank could not be opened, and says why");
-  if (!runtime)
-    return tl::unexpected{runtime.error()};
-  runtime_ = std::move(*runtime);
+  runtime_ = HICACHE_TRY(std::move(runtime));
   spdlog::info("rank {} of {}: {}", runtime_->rank(), runtime_->ranks(), runtime_->description());
   return {};
-}
-
-bool hc_cache::is_ours() const noexcept {
-  return getpid() == process_;
 }
 
 hc_cache_info hc_cache::info() const {
@@ -147,14 +135,8 @@ std::unique_ptr<hc_answers> hc_cache::apply(tree_operations ops, std::vector<uin
 }
 
 result<hc_facts> hc_cache::step(std::chrono::milliseconds wait) {
-  auto facts = step_result{};
-  auto outcome = result<void>{};
-  auto self = caf::scoped_actor{runtime_->system()};
-  self->request(runtime_->tree(), caf::infinite, atom::step_v, caf::timespan{wait})
-    .receive([&](const step_result& x) { facts = x; },
-             [&](const caf::error& err) { outcome = tl::unexpected{from_caf(err)}; });
-  if (!outcome)
-    return tl::unexpected{outcome.error()};
+  auto facts = HICACHE_TRY(ask<step_result>(runtime_->system(), runtime_->tree(), caf::infinite,
+                                            atom::step_v, caf::timespan{wait}));
   ready_.clear();
   for (const auto& one : facts.ready)
     ready_.push_back({one.request, one.fetched_tokens, one.l1_tokens, one.l2_tokens, {}});

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "c_abi/own_process.hpp"
 #include "c_tree/cache_answers.hpp"
 #include "c_tree/cache_config.hpp"
 #include "c_tree/cache_log.hpp"
@@ -12,15 +13,13 @@
 
 #include <caf/actor_system.hpp>
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 /// A rank of the C ABI: a rank_runtime, and an engine actor that queues the runtime's reports for
 /// the caller. Throws only if memory or threads run out.
-struct hc_cache {
+struct hc_cache : hicache::own_process {
   template <class T>
   using result = hicache::result<T>;
 
@@ -33,9 +32,6 @@ struct hc_cache {
 
   /// As hc_cache_close says.
   ~hc_cache();
-
-  /// Whether this process opened the cache.
-  bool is_ours() const noexcept;
 
   hicache::time_point now() const noexcept { return clock_.now(); }
 
@@ -68,7 +64,6 @@ private:
   result<std::unique_ptr<hicache::rank_reducer>> meet_others() const;
 
   const hicache::cache_setup settings_;
-  const pid_t process_;
   hicache::monotonic_clock clock_;
   hicache::log_listener log_;
   hicache::news_queue news_;

@@ -10,9 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <new>
 #include <span>
-#include <system_error>
 
 using namespace hicache;
 
@@ -32,23 +30,6 @@ std::chrono::milliseconds time_of(uint32_t timeout_ms) {
   return std::chrono::milliseconds{std::min(timeout_ms, uint32_t{3'600'000})};
 }
 
-/// Exception boundary of the functions.
-template <class Body>
-int32_t contained(hc_error* to, Body body) noexcept {
-  const auto forgetful = forgetful_call{};
-  try {
-    if (const auto done = body(); !done)
-      return report(done.error(), to);
-    return report({ec::none, {}}, to);
-  } catch (const std::bad_alloc&) {
-    return report_own(HC_OUT_OF_MEMORY, to);
-  } catch (const std::system_error& ex) {
-    return report({ec::io_failure, ex.what()}, to); // Thread limit reached.
-  } catch (...) {
-    return report_own(HC_INTERNAL, to);
-  }
-}
-
 int32_t report_fork(hc_error* to) noexcept {
   refuse("the cache belongs to the process that this one was forked from", to);
   if (to != nullptr)
@@ -56,7 +37,7 @@ int32_t report_fork(hc_error* to) noexcept {
   return HC_FORKED;
 }
 
-/// The same for a handle, which must belong to this process.
+/// contained() for a handle, which must belong to this process.
 /// @param missing Error text for NULL.
 template <class Handle, class Body>
 int32_t contained(const Handle* handle, const char* missing, hc_error* to, Body body) noexcept {
@@ -64,7 +45,7 @@ int32_t contained(const Handle* handle, const char* missing, hc_error* to, Body 
     return refuse(missing, to);
   if (!handle->is_ours())
     return report_fork(to);
-  return contained(to, std::move(body));
+  return hicache::contained(to, std::move(body));
 }
 
 constexpr auto no_cache = "cache: NULL; expected one that hc_cache_open opened";
@@ -185,8 +166,7 @@ int32_t hc_progress_done(const hc_progress* progress, uint32_t* layers) {
 
 int32_t hc_progress_wait(const hc_progress* progress, uint32_t layer) {
   return contained(progress, "progress: NULL", nullptr, [&]() -> result<void> {
-    if (auto checked = check(progress, layer); !checked)
-      return checked;
+    HICACHE_TRY(check(progress, layer));
     return progress->layers->wait(layer) ? result<void>{} : fail(ec::copy_failed);
   });
 }
@@ -196,8 +176,7 @@ int32_t hc_cache_wait_for_layer(hc_cache* cache, const hc_progress* progress, vo
   return contained(cache, no_cache, error, [&]() -> result<void> {
     if (progress == nullptr)
       return fail(ec::invalid_argument, "progress: NULL; expected that of an answer");
-    if (auto checked = check(progress, layer); !checked)
-      return checked;
+    HICACHE_TRY(check(progress, layer));
     return cache->wait_for_layer(*progress->layers, stream, layer);
   });
 }

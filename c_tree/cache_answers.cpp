@@ -2,8 +2,6 @@
 
 #include "hicache/caf_error.hpp"
 
-#include <unistd.h>
-
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -118,10 +116,6 @@ const char* text_of(const error& what) {
 
 } // namespace hicache
 
-bool hc_progress::is_ours() const noexcept {
-  return getpid() == process;
-}
-
 void open_answers::add(hc_answers* answers) {
   const auto guard = std::lock_guard{mutex_};
   list_.insert(answers);
@@ -140,16 +134,12 @@ void open_answers::end() {
 
 hc_answers::hc_answers(std::vector<uint32_t> kinds, std::unique_ptr<tree_call> call,
                        std::shared_ptr<open_answers> book)
-  : kinds_(std::move(kinds)), book_(std::move(book)), process_(getpid()), call_(std::move(call)) {
+  : kinds_(std::move(kinds)), book_(std::move(book)), call_(std::move(call)) {
   book_->add(this);
 }
 
 hc_answers::~hc_answers() {
   book_->remove(this);
-}
-
-bool hc_answers::is_ours() const noexcept {
-  return getpid() == process_;
 }
 
 hc_answers::result<void> hc_answers::wait(std::chrono::milliseconds time) {
@@ -198,7 +188,7 @@ hc_answer hc_answers::view_of(uint32_t kind, const tree_answer& answer) {
   }
   std::visit([&](const auto& x) { fill(x, view); }, *answer);
   if (const auto* loaded = std::get_if<load_result>(&*answer); loaded && loaded->progress)
-    view.progress = &progress_.emplace_back(hc_progress{loaded->progress, process_});
+    view.progress = &progress_.emplace_back(hc_progress{{}, loaded->progress});
   if (const auto* released = std::get_if<release_result>(&*answer))
     view.l3 = view_of(released->provenance);
   return view;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "c_abi/own_process.hpp"
 #include "hicache/error.hpp"
 #include "hicache/operations.hpp"
 #include "hicache_tree.h"
@@ -7,8 +8,6 @@
 
 #include <caf/actor_system.hpp>
 #include <caf/scoped_actor.hpp>
-
-#include <sys/types.h>
 
 #include <chrono>
 #include <cstdint>
@@ -21,12 +20,8 @@
 #include <unordered_set>
 #include <vector>
 
-struct hc_progress {
-  /// Whether this process opened the cache.
-  bool is_ours() const noexcept;
-
+struct hc_progress : hicache::own_process {
   hicache::layer_progress_ptr layers;
-  pid_t process = 0;
 };
 
 namespace hicache {
@@ -63,7 +58,7 @@ private:
 } // namespace hicache
 
 /// Answers, or the call that waits for them.
-struct hc_answers {
+struct hc_answers : hicache::own_process {
   template <class T>
   using result = hicache::result<T>;
 
@@ -77,8 +72,6 @@ struct hc_answers {
   hc_answers& operator=(const hc_answers&) = delete;
 
   ~hc_answers();
-
-  bool is_ours() const noexcept;
 
   /// @returns deadline_exceeded if there is no answer within `time`; the tree's error, if it failed
   result<void> wait(std::chrono::milliseconds time);
@@ -98,7 +91,6 @@ private:
 
   const std::vector<uint32_t> kinds_;
   const std::shared_ptr<hicache::open_answers> book_;
-  const pid_t process_;
   mutable std::mutex mutex_; // Guards what follows.
   std::unique_ptr<hicache::tree_call> call_;
   hicache::error failure_;

@@ -1,12 +1,10 @@
 #include "c_tree/cache_config.hpp"
 
+#include "base/about.hpp"
 #include "base/try.hpp"
+#include "c_abi/json_object.hpp"
 
-#include <nlohmann/json.hpp>
-
-#include <algorithm>
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,26 +12,11 @@ namespace hicache {
 
 namespace {
 
-/// Maximum bytes of a configuration. A few thousand are usual; the JSON parser is recursive.
+/// Maximum bytes of a configuration. A few thousand are usual.
 constexpr auto most_bytes = size_t{256} << 10;
 
 /// Maximum JSON nesting: one object, with settings that are JSON themselves.
 constexpr auto most_levels = 8;
-
-/// @returns nothing if the text is not a JSON object or nested too deeply
-std::optional<nlohmann::json> parse(std::string_view text) {
-  if (text.size() > most_bytes)
-    return std::nullopt;
-  auto is_too_deep = false;
-  const auto look = [&is_too_deep](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    is_too_deep = is_too_deep || depth > most_levels;
-    return !is_too_deep;
-  };
-  auto parsed = nlohmann::json::parse(text, look, false);
-  if (is_too_deep || !parsed.is_object())
-    return std::nullopt;
-  return parsed;
-}
 
 /// Appends an entry as command-line words, in reverse order.
 result<void> add_words(const CLI::App& app, const std::string& key, const nlohmann::json& value,
@@ -62,7 +45,7 @@ result<void> add_words(const CLI::App& app, const std::string& key, const nlohma
 } // namespace
 
 result<cache_setup> read_cache_settings(std::string_view json) {
-  const auto parsed = parse(json);
+  const auto parsed = parse_object(json, most_bytes, most_levels);
   if (!parsed)
     return fail(
       ec::invalid_argument,
@@ -81,13 +64,10 @@ result<cache_setup> read_cache_settings(std::string_view json) {
   }
   auto ranks = uint32_t{1};
   if (!settings.place.rendezvous.empty()) {
-    const auto place = settings.place.options(settings.config);
-    if (!place)
-      return fail(place.error().code, "configuration: " + place.error().detail);
-    ranks = place->size;
+    const auto place = HICACHE_TRY(about("configuration", settings.place.options(settings.config)));
+    ranks = place.size;
   }
-  if (auto finished = settings.config.finish(ranks); !finished)
-    return fail(finished.error().code, "configuration: " + finished.error().detail);
+  HICACHE_TRY(about("configuration", settings.config.finish(ranks)));
   return settings;
 }
 

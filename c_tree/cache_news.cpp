@@ -3,7 +3,6 @@
 #include "base/check.hpp"
 
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <system_error>
@@ -65,8 +64,7 @@ void fill(const cache_event& from, hc_news& to) {
 
 } // namespace
 
-hc_news_list::hc_news_list(std::deque<cache_news> news, uint64_t lost, pid_t process)
-  : news_(std::move(news)), process_(process) {
+hc_news_list::hc_news_list(std::deque<cache_news> news, uint64_t lost) : news_(std::move(news)) {
   items_.reserve(news_.size() + 1);
   if (lost > 0) {
     auto& first = items_.emplace_back(hc_news{});
@@ -77,13 +75,9 @@ hc_news_list::hc_news_list(std::deque<cache_news> news, uint64_t lost, pid_t pro
     std::visit([&](const auto& x) { fill(x, items_.emplace_back(hc_news{})); }, each);
 }
 
-bool hc_news_list::is_ours() const noexcept {
-  return getpid() == process_;
-}
-
 namespace hicache {
 
-news_queue::news_queue(size_t most) : most_(most), process_(getpid()) {
+news_queue::news_queue(size_t most) : most_(most) {
   HICACHE_CHECK(most > 0);
 }
 
@@ -122,8 +116,7 @@ result<std::unique_ptr<hc_news_list>> news_queue::take(time_point deadline) {
     return fail(ec::stopping);
   if (news_.empty())
     return fail(ec::deadline_exceeded);
-  auto taken
-    = std::make_unique<hc_news_list>(std::exchange(news_, {}), std::exchange(lost_, 0), process_);
+  auto taken = std::make_unique<hc_news_list>(std::exchange(news_, {}), std::exchange(lost_, 0));
   is_step_waiting_ = false;
   auto count = eventfd_t{};
   eventfd_read(event_.get(), &count);

@@ -1,12 +1,11 @@
 #pragma once
 
 #include "base/unique_fd.hpp"
+#include "c_abi/own_process.hpp"
 #include "cache/prefix/cache_event.hpp"
 #include "hicache/clock.hpp"
 #include "hicache/error.hpp"
 #include "hicache_tree.h"
-
-#include <sys/types.h>
 
 #include <condition_variable>
 #include <cstddef>
@@ -29,8 +28,8 @@ using cache_news = std::variant<step_news, error, cache_event>;
 } // namespace hicache
 
 /// News with their representation in C.
-struct hc_news_list {
-  hc_news_list(std::deque<hicache::cache_news> news, uint64_t lost, pid_t process);
+struct hc_news_list : hicache::own_process {
+  hc_news_list(std::deque<hicache::cache_news> news, uint64_t lost);
 
   hc_news_list(const hc_news_list&) = delete;
 
@@ -38,11 +37,8 @@ struct hc_news_list {
 
   const std::vector<hc_news>& items() const noexcept { return items_; }
 
-  bool is_ours() const noexcept;
-
 private:
   const std::deque<hicache::cache_news> news_;
-  const pid_t process_;
   std::vector<hc_news> items_;
 };
 
@@ -72,7 +68,6 @@ public:
 
 private:
   const size_t most_;
-  const pid_t process_;
   unique_fd event_;
   std::mutex mutex_; // Guards what follows.
   std::condition_variable changed_;

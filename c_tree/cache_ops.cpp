@@ -1,5 +1,6 @@
 #include "c_tree/cache_ops.hpp"
 
+#include "base/about.hpp"
 #include "base/try.hpp"
 
 #include <algorithm>
@@ -132,11 +133,8 @@ result<tree_operations> operations_of(std::span<const hc_op> ops) {
   auto all = tree_operations{};
   all.list.reserve(ops.size());
   for (const auto& op : ops) {
-    auto one = operation_of(op);
-    if (!one)
-      return fail(one.error().code,
-                  "operation " + std::to_string(all.list.size()) + ": " + one.error().detail);
-    all.list.push_back(std::move(*one));
+    auto one = HICACHE_TRY(about("operation " + std::to_string(all.list.size()), operation_of(op)));
+    all.list.push_back(std::move(one));
   }
   return all;
 }
