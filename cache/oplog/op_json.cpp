@@ -1,5 +1,7 @@
 #include "cache/oplog/op_json.hpp"
 
+#include <absl/strings/escaping.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -12,65 +14,14 @@ namespace hicache::op_json {
 namespace {
 
 template <class Integer>
-std::string read_integer(const json& from, Integer& to) {
-  constexpr auto least = std::numeric_limits<Integer>::min();
-  constexpr auto most = std::numeric_limits<Integer>::max();
-  if (from.is_number_unsigned() && std::in_range<Integer>(from.get<uint64_t>()))
-    to = static_cast<Integer>(from.get<uint64_t>());
-  else if (from.is_number_integer() && !from.is_number_unsigned()
-           && std::in_range<Integer>(from.get<int64_t>()))
-    to = static_cast<Integer>(from.get<int64_t>());
-  else
-    return "expected a whole number from " + std::to_string(least) + " to " + std::to_string(most);
-  return {};
-}
-
-template <class Enum, size_t Count>
-std::string read_name(const json& from, Enum& to,
-                      const std::array<std::string_view, Count>& names) {
-  const auto i = from.is_string()
-                   ? std::find(names.begin(), names.end(), from.get_ref<const std::string&>())
-                   : names.end();
-  if (i != names.end()) {
-    to = static_cast<Enum>(i - names.begin());
-    return {};
-  }
-  auto expected = std::string{"expected "};
-  for (auto n = size_t{0}; n < Count; ++n)
-    expected += (n == 0 ? "" : n + 1 == Count ? " or " : ", ") + std::string{names[n]};
-  return expected;
-}
-
-/// A span, because g++ 12 merges the instances for arrays of several sizes and warns of bounds.
-template <class Enum>
-void write_name(std::string& text, Enum value, std::span<const std::string_view> names) {
-  text += '"';
-  text += names[static_cast<size_t>(value)];
-  text += '"';
-}
-
-template <class Integer>
-void write_integer(std::string& text, Integer value) {
-  char digits[24];
-  const auto end = std::to_chars(digits, digits + sizeof(digits), value).ptr;
-  text.append(digits, end);
-}
-
-template <class Integer>
 void write_list(std::string& text, const std::vector<Integer>& list) {
   auto separator = '[';
   for (const auto x : list) {
     text += separator;
-    write_integer(text, x);
+    write(text, x);
     separator = ',';
   }
   text += list.empty() ? "[]" : "]";
-}
-
-int digit_of(char c) {
-  if (c >= '0' && c <= '9')
-    return c - '0';
-  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
 /// Decodes the bytes of {"hex": "..."}.
@@ -78,16 +29,9 @@ bool read_hex_bytes(const json& from, std::string& to) {
   if (!from.is_object() || from.size() != 1 || !from.contains("hex") || !from["hex"].is_string())
     return false;
   const auto& digits = from["hex"].get_ref<const std::string&>();
-  if (digits.size() % 2 != 0)
+  if (digits.size() % 2 != 0 || digits.find_first_not_of("0123456789abcdef") != std::string::npos)
     return false;
-  to.clear();
-  for (auto i = size_t{0}; i < digits.size(); i += 2) {
-    const auto high = digit_of(digits[i]);
-    const auto low = digit_of(digits[i + 1]);
-    if (high < 0 || low < 0)
-      return false;
-    to += static_cast<char>(high * 16 + low);
-  }
+  to = absl::HexStringToBytes(digits);
   return true;
 }
 
@@ -100,22 +44,6 @@ std::string read(const json& from, bool& to) {
     return "expected true or false";
   to = from.get<bool>();
   return {};
-}
-
-std::string read(const json& from, uint32_t& to) {
-  return read_integer(from, to);
-}
-
-std::string read(const json& from, int32_t& to) {
-  return read_integer(from, to);
-}
-
-std::string read(const json& from, uint64_t& to) {
-  return read_integer(from, to);
-}
-
-std::string read(const json& from, int64_t& to) {
-  return read_integer(from, to);
 }
 
 std::string read(const json& from, double& to) {
@@ -140,26 +68,6 @@ std::string read(const json& from, std::chrono::nanoseconds& to) {
   return expected;
 }
 
-std::string read(const json& from, write_policy& to) {
-  return read_name(from, to, write_policy_names);
-}
-
-std::string read(const json& from, page_order& to) {
-  return read_name(from, to, page_order_names);
-}
-
-std::string read(const json& from, prefetch_policy& to) {
-  return read_name(from, to, prefetch_policy_names);
-}
-
-std::string read(const json& from, storage_change::action& to) {
-  return read_name(from, to, storage_action_names);
-}
-
-std::string read(const json& from, cache_tier& to) {
-  return read_name(from, to, tier_names);
-}
-
 std::string read(const json& from, eviction_policy_ptr& to) {
   if (!from.is_string())
     return "expected the name of an eviction policy";
@@ -179,7 +87,7 @@ std::string read(const json& from, token_buffer& to) {
     if (!element.is_number())
       return "expected numbers only";
     auto& token = list->emplace_back();
-    if (!read_integer(element, token).empty())
+    if (!read(element, token).empty())
       return "token id does not fit in uint32: " + element.dump();
   }
   to = std::move(list);
@@ -263,50 +171,16 @@ void write(std::string& text, bool value) {
   text += value ? "true" : "false";
 }
 
-void write(std::string& text, uint64_t value) {
-  write_integer(text, value);
-}
-
-void write(std::string& text, int64_t value) {
-  write_integer(text, value);
-}
-
 void write(std::string& text, const std::string& value) {
   try {
     text += json(value).dump();
   } catch (const json::type_error&) { // Not UTF-8.
-    constexpr auto digits = std::string_view{"0123456789abcdef"};
-    text += "{\"hex\":\"";
-    for (const auto c : value) {
-      text += digits[static_cast<unsigned char>(c) >> 4];
-      text += digits[static_cast<unsigned char>(c) & 15];
-    }
-    text += "\"}";
+    absl::StrAppend(&text, "{\"hex\":\"", absl::BytesToHexString(value), "\"}");
   }
 }
 
 void write(std::string& text, std::chrono::nanoseconds value) {
-  write_integer(text, value.count());
-}
-
-void write(std::string& text, write_policy value) {
-  write_name(text, value, write_policy_names);
-}
-
-void write(std::string& text, page_order value) {
-  write_name(text, value, page_order_names);
-}
-
-void write(std::string& text, prefetch_policy value) {
-  write_name(text, value, prefetch_policy_names);
-}
-
-void write(std::string& text, storage_change::action value) {
-  write_name(text, value, storage_action_names);
-}
-
-void write(std::string& text, cache_tier value) {
-  write_name(text, value, tier_names);
+  write(text, value.count());
 }
 
 void write(std::string& text, const eviction_policy_ptr& value) {

@@ -2,48 +2,80 @@
 
 // Reads and writes the JSON objects of op logs and op scripts. Included only by their sources.
 
+#include "base/names.hpp"
 #include "cache/prefix/prefix_cache.hpp"
 #include "hicache/error.hpp"
 #include "hicache/ids.hpp"
 
+#include <absl/strings/str_cat.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace hicache::op_json {
 
 using json = nlohmann::json;
 
-inline constexpr std::array<std::string_view, 3> write_policy_names
-  = {"write_through", "write_through_selective", "write_back"};
-inline constexpr std::array<std::string_view, 3> prefetch_policy_names
-  = {"best_effort", "wait_complete", "timeout"};
-inline constexpr std::array<std::string_view, 3> storage_action_names
-  = {"attach", "detach", "release"};
-inline constexpr std::array<std::string_view, 2> tier_names = {"device", "host"};
-inline constexpr std::array<std::string_view, 2> page_order_names = {"newest_first", "ascending"};
+/// Names of an enumeration, in its values' order.
+template <class Enum>
+inline constexpr auto names_of = nullptr;
+template <>
+inline constexpr auto names_of<write_policy> = std::to_array<std::string_view>(
+  {"write_through", "write_through_selective", "write_back"});
+template <>
+inline constexpr auto names_of<prefetch_policy> = std::to_array<std::string_view>({"best_effort",
+                                                                                   "wait_complete",
+                                                                                   "timeout"});
+template <>
+inline constexpr auto names_of<storage_change::action> = std::to_array<std::string_view>(
+  {"attach", "detach", "release"});
+template <>
+inline constexpr auto names_of<cache_tier> = std::to_array<std::string_view>({"device", "host"});
+template <>
+inline constexpr auto names_of<page_order> = std::to_array<std::string_view>({"newest_first",
+                                                                              "ascending"});
 
 // -- reading one value: returns what was expected, or an empty text on success -------------------
 
 std::string read(const json& from, bool& to);
-std::string read(const json& from, uint32_t& to);
-std::string read(const json& from, int32_t& to);
-std::string read(const json& from, uint64_t& to);
-std::string read(const json& from, int64_t& to);
+template <std::integral Integer>
+std::string read(const json& from, Integer& to) {
+  constexpr auto least = std::numeric_limits<Integer>::min();
+  constexpr auto most = std::numeric_limits<Integer>::max();
+  if (from.is_number_unsigned() && std::in_range<Integer>(from.get<uint64_t>()))
+    to = static_cast<Integer>(from.get<uint64_t>());
+  else if (from.is_number_integer() && !from.is_number_unsigned()
+           && std::in_range<Integer>(from.get<int64_t>()))
+    to = static_cast<Integer>(from.get<int64_t>());
+  else
+    return "expected a whole number from " + std::to_string(least) + " to " + std::to_string(most);
+  return {};
+}
+template <class Enum>
+requires std::is_enum_v<Enum> std::string read(const json& from, Enum& to) {
+  const auto names = std::span<const std::string_view>{names_of<Enum>};
+  const auto name = from.is_string() ? std::string_view{from.get_ref<const std::string&>()} : "";
+  const auto i = std::ranges::find(names, name);
+  if (i == names.end())
+    return "expected " + alternatives(names);
+  to = static_cast<Enum>(i - names.begin());
+  return {};
+}
 std::string read(const json& from, double& to);
 std::string read(const json& from, std::string& to);
 std::string read(const json& from, std::chrono::nanoseconds& to);
-std::string read(const json& from, write_policy& to);
-std::string read(const json& from, prefetch_policy& to);
-std::string read(const json& from, storage_change::action& to);
-std::string read(const json& from, cache_tier& to);
-std::string read(const json& from, page_order& to);
 std::string read(const json& from, eviction_policy_ptr& to);
 /// Tokens or page numbers: the types are the same.
 std::string read(const json& from, token_buffer& to);
@@ -57,22 +89,20 @@ std::string read(const json& from, std::vector<fetch_fact>& to);
 // -- writing one value: appends to the text -------------------------------------------------------
 
 void write(std::string& text, bool value);
-void write(std::string& text, uint64_t value);
-void write(std::string& text, int64_t value);
-inline void write(std::string& text, uint32_t value) {
-  write(text, uint64_t{value});
+template <std::integral Integer>
+void write(std::string& text, Integer value) {
+  absl::StrAppend(&text, value);
 }
-inline void write(std::string& text, int32_t value) {
-  write(text, int64_t{value});
+/// A span, because g++ 12 merges the instances for arrays of several sizes and warns of bounds.
+template <class Enum>
+requires std::is_enum_v<Enum>
+void write(std::string& text, Enum value) {
+  const auto names = std::span<const std::string_view>{names_of<Enum>};
+  absl::StrAppend(&text, "\"", names[static_cast<size_t>(value)], "\"");
 }
 /// Text that is not UTF-8 becomes {"hex":...}.
 void write(std::string& text, const std::string& value);
 void write(std::string& text, std::chrono::nanoseconds value);
-void write(std::string& text, write_policy value);
-void write(std::string& text, prefetch_policy value);
-void write(std::string& text, storage_change::action value);
-void write(std::string& text, cache_tier value);
-void write(std::string& text, page_order value);
 void write(std::string& text, const eviction_policy_ptr& value);
 void write(std::string& text, const token_buffer& value);
 void write(std::string& text, const std::vector<int64_t>& value);

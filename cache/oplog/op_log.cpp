@@ -331,19 +331,6 @@ result<op_log_entry> parse_op_log_entry(std::string_view line) {
   return entry;
 }
 
-result<std::vector<op_log_entry>> parse_op_log(std::string_view text) {
-  auto entries = std::vector<op_log_entry>{};
-  while (!text.empty()) {
-    const auto end = text.find('\n');
-    auto entry = parse_op_log_entry(text.substr(0, end));
-    if (!entry)
-      return tl::unexpected{at_line(entries.size() + 1, entry.error())};
-    entries.push_back(std::move(*entry));
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  }
-  return entries;
-}
-
 bool agree(const op_log_entry& a, const op_log_entry& b) {
   if (a.digest && b.digest && *a.digest != *b.digest)
     return false;
@@ -369,9 +356,8 @@ result<uint64_t> op_log_player::play(const op_log_entry& entry) {
     return tl::unexpected{
       at_line(line_, {ec::invalid_argument, is_options ? "options after the first line"
                                                        : "the first line of a log holds options"})};
-  const auto done = std::visit([this](const auto& x) { return perform(x); }, entry.event);
-  if (!done)
-    return tl::unexpected{at_line(line_, done.error())};
+  HICACHE_TRY(std::visit([this](const auto& x) { return perform(x); }, entry.event)
+                .map_error([this](const error& why) { return at_line(line_, why); }));
   take_effects();
   const auto digest = cache_->digest();
   if (entry.digest && *entry.digest != digest)
@@ -393,8 +379,7 @@ result<void> op_log_player::perform(const tree_operation& operation) {
 }
 
 result<void> op_log_player::perform(const applied_step& step) {
-  if (auto checked = check(step); !checked)
-    return checked;
+  HICACHE_TRY(check(step));
   const auto backing_up = cache_->backing_up();
   for (auto i = size_t{0}; i < backing_up.size(); ++i)
     if (step.facts.backups[i] >= 0)
@@ -481,17 +466,6 @@ void op_log_player::take_effects() {
       },
       effect);
   static_cast<void>(cache_->take_changes());
-}
-
-result<std::vector<uint64_t>> replay(std::span<const op_log_entry> entries) {
-  auto player = op_log_player{};
-  auto digests = std::vector<uint64_t>{};
-  digests.reserve(entries.size());
-  for (const auto& entry : entries) {
-    auto digest = HICACHE_TRY(player.play(entry));
-    digests.push_back(digest);
-  }
-  return digests;
 }
 
 } // namespace hicache

@@ -9,7 +9,6 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -53,10 +52,6 @@ std::string to_line(const op_log_entry& entry);
 /// @returns malformed_message if the line is no JSON object, invalid_argument for its content.
 result<op_log_entry> parse_op_log_entry(std::string_view line);
 
-/// Parses a whole log.
-/// @returns the first error, prefixed with its line number.
-result<std::vector<op_log_entry>> parse_op_log(std::string_view text);
-
 /// True if two ranks' entries agree; ignores L2 page numbers and missing digests.
 /// @relates op_log_entry
 bool agree(const op_log_entry& a, const op_log_entry& b);
@@ -98,9 +93,5 @@ private:
   std::set<page_index> staging_;
   std::map<fetch_id, uint64_t> fetches_;
 };
-
-/// Plays a whole log.
-/// @returns the digest after each entry, or the first error of the player.
-result<std::vector<uint64_t>> replay(std::span<const op_log_entry> entries);
 
 } // namespace hicache

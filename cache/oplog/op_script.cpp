@@ -82,6 +82,12 @@ struct op_script::impl {
   }
   /// Lets all copies finish. @returns whether there were any.
   bool settle();
+  /// Does so after an operation.
+  template <class Outcome>
+  Outcome settled(Outcome outcome) {
+    settle();
+    return outcome;
+  }
   /// @returns whether a copy began.
   bool take_effects();
   uint64_t free_tokens(cache_tier tier) const;
@@ -236,12 +242,8 @@ op_script::impl::outcome op_script::impl::match(object_reader& reader) {
   auto wanted = prefix{};
   read_prefix(reader, wanted);
   HICACHE_TRY(reader.finish());
-  const auto matched = peek(wanted.ns, wanted.tokens);
-  settle();
-  if (!matched)
-    return tl::unexpected{matched.error()};
-  return answer{
-    {"device", matched->l1_tokens}, {"host", matched->l2_tokens}, {"node", matched->node}};
+  const auto matched = HICACHE_TRY(settled(peek(wanted.ns, wanted.tokens)));
+  return answer{{"device", matched.l1_tokens}, {"host", matched.l2_tokens}, {"node", matched.node}};
 }
 
 /// Partial pages are not cached, so a script needs no room for them. Bigrams overlap: the last pair
@@ -264,19 +266,14 @@ op_script::impl::outcome op_script::impl::insert(object_reader& reader) {
   request.tokens = whole_pages_of(wanted.tokens);
   const auto computed = request.tokens->size();
   const auto matched
-    = cache->match({the_request, wanted.ns, wanted.tokens, wanted.tokens->size(), {}});
-  if (!matched)
-    return tl::unexpected{matched.error()};
-  auto inserted = with_room([&] {
-                    return cache->allocate({the_request, computed});
-                  }).and_then([&](const auto&) { return cache->insert(request); });
-  const auto released = cache->release(the_request);
-  settle();
-  if (!inserted)
-    return tl::unexpected{inserted.error()};
-  if (!released)
-    return tl::unexpected{released.error()};
-  return answer{{"prefix", matched->l1_tokens + matched->l2_tokens}, {"node", inserted->node}};
+    = HICACHE_TRY(cache->match({the_request, wanted.ns, wanted.tokens, wanted.tokens->size(), {}}));
+  const auto inserted = with_room([&] {
+                          return cache->allocate({the_request, computed});
+                        }).and_then([&](const auto&) { return cache->insert(request); });
+  const auto released = settled(cache->release(the_request));
+  const auto end = HICACHE_TRY(inserted);
+  HICACHE_TRY(released);
+  return answer{{"prefix", matched.l1_tokens + matched.l2_tokens}, {"node", end.node}};
 }
 
 op_script::impl::outcome op_script::impl::pin(object_reader& reader) {
@@ -286,22 +283,16 @@ op_script::impl::outcome op_script::impl::pin(object_reader& reader) {
   reader.need("ttl", ttl);
   HICACHE_TRY(reader.finish());
   const auto time = HICACHE_TRY(to_time(ttl, "ttl"));
-  const auto pinned = cache->pin({wanted.ns, wanted.tokens, time});
-  settle();
-  if (!pinned)
-    return tl::unexpected{pinned.error()};
-  return answer{{"pinned", pinned->tokens}};
+  const auto pinned = HICACHE_TRY(settled(cache->pin({wanted.ns, wanted.tokens, time})));
+  return answer{{"pinned", pinned.tokens}};
 }
 
 op_script::impl::outcome op_script::impl::unpin(object_reader& reader) {
   auto wanted = prefix{};
   read_prefix(reader, wanted);
   HICACHE_TRY(reader.finish());
-  const auto left = cache->unpin({wanted.ns, wanted.tokens});
-  settle();
-  if (!left)
-    return tl::unexpected{left.error()};
-  return answer{{"pinned", left->tokens}};
+  const auto left = HICACHE_TRY(settled(cache->unpin({wanted.ns, wanted.tokens})));
+  return answer{{"pinned", left.tokens}};
 }
 
 // -- room -----------------------------------------------------------------------
@@ -315,12 +306,9 @@ op_script::impl::outcome op_script::impl::evict(object_reader& reader, cache_tie
   const auto before = free_tokens(tier);
   auto freed = uint64_t{0};
   for (auto goes_on = true; goes_on && freed < wanted;) {
-    const auto evicted = cache->evict({tier, wanted - freed});
-    settle();
-    if (!evicted)
-      return tl::unexpected{evicted.error()};
+    const auto evicted = HICACHE_TRY(settled(cache->evict({tier, wanted - freed})));
     const auto now_freed = free_tokens(tier) - before;
-    goes_on = evicted->writing_tokens > 0 && now_freed > freed;
+    goes_on = evicted.writing_tokens > 0 && now_freed > freed;
     freed = now_freed;
   }
   return answer{{"evicted", freed}};
@@ -386,25 +374,19 @@ op_script::impl::outcome op_script::impl::unlock(object_reader& reader) {
 }
 
 op_script::impl::outcome op_script::impl::backup(object_reader& reader) {
-  const auto written
-    = read_node(reader).and_then([this](node_id node) { return cache->backup(node); });
-  settle();
-  if (!written)
-    return tl::unexpected{written.error()};
-  return answer{{"written", written->written_tokens}};
+  const auto written = HICACHE_TRY(
+    settled(read_node(reader).and_then([this](node_id node) { return cache->backup(node); })));
+  return answer{{"written", written.written_tokens}};
 }
 
 op_script::impl::outcome op_script::impl::load_back(object_reader& reader) {
   auto request = load_node_request{};
   reader.may("quota", request.quota_tokens, UINT64_MAX);
-  const auto loaded = read_node(reader).and_then([&](node_id node) {
+  const auto loaded = HICACHE_TRY(settled(read_node(reader).and_then([&](node_id node) {
     request.node = node;
     return with_room([&] { return cache->load_node(request); });
-  });
-  settle();
-  if (!loaded)
-    return tl::unexpected{loaded.error()};
-  return answer{{"loaded", loaded->loading_tokens}};
+  })));
+  return answer{{"loaded", loaded.loading_tokens}};
 }
 
 // -- looking ----------------------------------------------------------------------

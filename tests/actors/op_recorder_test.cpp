@@ -8,6 +8,7 @@
 #include "hicache/rank_reducer.hpp"
 #include "tests/actors/fakes.hpp"
 #include "tests/support/damage.hpp"
+#include "tests/support/op_logs.hpp"
 
 #include <deque>
 #include <sstream>

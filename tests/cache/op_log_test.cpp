@@ -2,6 +2,7 @@
 
 #include "cache/hash/page_names.hpp"
 #include "cache/oplog/op_log.hpp"
+#include "tests/support/op_logs.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,6 +12,9 @@
 
 namespace hicache {
 namespace {
+
+using test::parse_op_log;
+using test::replay;
 
 template <class T>
 std::shared_ptr<const std::vector<T>> list(std::vector<T> values) {
@@ -201,16 +205,6 @@ TEST(OpLogTextTest, OptionsThatNoCacheTakesAreRefused) {
   EXPECT_EQ(spoilt("\"layers\":2", "\"layers\":0"), "layers is 0");
   EXPECT_NE(spoilt("slru", "dice").find("no eviction policy is called \"dice\""),
             std::string::npos);
-}
-
-TEST(OpLogTextTest, AWholeLogNamesTheLineThatIsWrong) {
-  const auto options = samples().front().second;
-  const auto good = parse_op_log(options + "\n" + R"({"op":"clear"})" + "\n");
-  ASSERT_TRUE(good) << good.error().detail;
-  EXPECT_EQ(good->size(), 2u);
-  const auto bad = parse_op_log(options + "\n" + R"({"op":"clear"})" + "\n{\n");
-  ASSERT_FALSE(bad);
-  EXPECT_EQ(bad.error().detail, "line 3: expected a JSON object, found what is no JSON");
 }
 
 TEST(OpLogTextTest, RanksAgreeWhateverTheirHostPagesAre) {

@@ -3,6 +3,7 @@
 #include "tests/model/operation_generator.hpp"
 #include "tests/model/sequence.hpp"
 #include "tests/model/shrink.hpp"
+#include "tests/support/op_logs.hpp"
 
 #include <gtest/gtest.h>
 
