@@ -81,12 +81,4 @@ void event_queue::add(pages_removed event) {
   append(last->keys, event.keys);
 }
 
-void event_queue::add(cache_cleared event) {
-  list_.emplace_back(event);
-}
-
-std::vector<cache_event> event_queue::take() {
-  return std::exchange(list_, {});
-}
-
 } // namespace hicache

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -44,10 +45,10 @@ public:
 
   void add(pages_stored event);
   void add(pages_removed event);
-  void add(cache_cleared event);
+  void add(cache_cleared event) { list_.emplace_back(event); }
 
   /// Takes the collected events.
-  std::vector<cache_event> take();
+  std::vector<cache_event> take() { return std::exchange(list_, {}); }
 
   bool empty() const noexcept { return list_.empty(); }
 

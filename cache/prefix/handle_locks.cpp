@@ -2,19 +2,20 @@
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 
 #include <string>
 
 namespace hicache {
 
-error no_node(node_id id) {
-  return {ec::unknown_id, "node " + std::to_string(id) + " is not in the tree (any more)"};
+result<radix_node*> find_node(radix_tree& tree, node_id id) {
+  if (auto* const node = tree.find(id))
+    return node;
+  return fail(ec::unknown_id, "node " + std::to_string(id) + " is not in the tree (any more)");
 }
 
 result<void> handle_locks::lock(node_id id) {
-  auto* node = tree_.find(id);
-  if (node == nullptr)
-    return tl::unexpected{no_node(id)};
+  auto* const node = HICACHE_TRY(find_node(tree_, id));
   if (count_ >= limits::handle_locks)
     return fail(ec::limit_reached, "too many locks are held by node");
   auto& l1_end = node->l1_end();

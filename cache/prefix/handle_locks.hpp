@@ -39,7 +39,7 @@ private:
   uint64_t count_ = 0;
 };
 
-/// The error for a node that was removed.
-error no_node(node_id id);
+/// The node with this id. @returns unknown_id if it was removed
+result<radix_node*> find_node(radix_tree& tree, node_id id);
 
 } // namespace hicache

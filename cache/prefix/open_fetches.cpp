@@ -220,10 +220,6 @@ std::span<const fetch_id> open_fetches::next() const noexcept {
   return std::span{order_}.first(std::min(order_.size(), limits::step_fetches));
 }
 
-std::span<const fetch_id> open_fetches::later() const noexcept {
-  return std::span{order_}.subspan(next().size());
-}
-
 std::optional<int64_t> open_fetches::next_deadline_ns() const noexcept {
   return deadlines_.empty() ? std::nullopt : std::optional{deadlines_.begin()->first};
 }

@@ -46,7 +46,9 @@ public:
   std::span<const fetch_id> next() const noexcept;
 
   /// All other open fetches, in the order of their turns.
-  std::span<const fetch_id> later() const noexcept;
+  std::span<const fetch_id> later() const noexcept {
+    return std::span{order_}.subspan(next().size());
+  }
 
   /// The logical time of the next deadline of a scheduled request.
   std::optional<int64_t> next_deadline_ns() const noexcept;

@@ -165,18 +165,8 @@ lock_result prefix_cache::lock_sizes() const {
   return {tokens(tree_.totals().l1_evictable), tokens(tree_.totals().l1_protected)};
 }
 
-result<lock_result> prefix_cache::lock(node_id id) {
-  return handle_locks_.lock(id).map([this] { return lock_sizes(); });
-}
-
-result<lock_result> prefix_cache::unlock(node_id id) {
-  return handle_locks_.unlock(id).map([this] { return lock_sizes(); });
-}
-
 result<backup_result> prefix_cache::backup(node_id id) {
-  auto* end = tree_.find(id);
-  if (end == nullptr)
-    return tl::unexpected{no_node(id)};
+  auto* const end = HICACHE_TRY(find_node(tree_, id));
   auto missing = uint64_t{0};
   for (const auto* node = end; !node->is_root(); node = node->parent())
     missing += node->l2_pages().empty() ? node->pages() : 0;
@@ -190,9 +180,7 @@ result<backup_result> prefix_cache::backup(node_id id) {
 }
 
 result<load_node_result> prefix_cache::load_node(const load_node_request& asked) {
-  auto* end = tree_.find(asked.node);
-  if (end == nullptr)
-    return tl::unexpected{no_node(asked.node)};
+  auto* const end = HICACHE_TRY(find_node(tree_, asked.node));
   auto& l1_end = end->l1_end();
   const auto count = end->end() - l1_end.end();
   if (count == 0 || tokens(count) < settings_.options.load_back_threshold_tokens
@@ -212,40 +200,14 @@ result<load_node_result> prefix_cache::load_node(const load_node_request& asked)
 }
 
 result<uint64_t> prefix_cache::refer(node_id id) {
-  auto* node = tree_.find(id);
-  if (node == nullptr)
-    return tl::unexpected{no_node(id)};
+  auto* const node = HICACHE_TRY(find_node(tree_, id));
   return tree_.refer(*node);
-}
-
-void prefix_cache::drop_reference(uint64_t reference) {
-  tree_.drop_reference(reference);
 }
 
 // -- steps --------------------------------------------------------------------
 
 bool prefix_cache::in_flight() const noexcept {
   return copies_.in_flight() || backups_.in_flight() || !fetches_.empty() || pins_.is_waiting();
-}
-
-std::span<const operation_id> prefix_cache::backing_up() const noexcept {
-  return backups_.next();
-}
-
-bool prefix_cache::has_pins() const noexcept {
-  return !pins_.empty();
-}
-
-std::span<const fetch_id> prefix_cache::fetching() const noexcept {
-  return fetches_.next();
-}
-
-std::span<const fetch_id> prefix_cache::fetching_later() const noexcept {
-  return fetches_.later();
-}
-
-std::optional<int64_t> prefix_cache::next_deadline_ns() const noexcept {
-  return fetches_.next_deadline_ns();
 }
 
 std::vector<ready_request> prefix_cache::step(const step_facts& facts,
@@ -305,18 +267,6 @@ void prefix_cache::evict_in_background() {
     tree_.evict_l1(room.high_pages - free);
 }
 
-std::span<const request_id> prefix_cache::failed() const noexcept {
-  return failed_;
-}
-
-std::vector<tree_effect> prefix_cache::take_effects() {
-  return std::exchange(effects_, {});
-}
-
-std::vector<cache_change> prefix_cache::take_changes() {
-  return tree_.take_changes();
-}
-
 // -- state --------------------------------------------------------------------
 
 void prefix_cache::change_storage(const storage_change& change) {
@@ -348,10 +298,6 @@ void prefix_cache::change_storage(const storage_change& change) {
       fetches_.release_staging();
       return;
   }
-}
-
-void prefix_cache::stop_serving() noexcept {
-  settings_.is_stopped = true;
 }
 
 uint64_t prefix_cache::digest() const noexcept {

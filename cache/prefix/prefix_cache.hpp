@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace hicache {
@@ -160,9 +161,13 @@ public:
   // part, so that it names the same prefix. After the last page is evicted it is unknown_id
   // forever.
 
-  result<lock_result> lock(node_id node);
+  result<lock_result> lock(node_id id) {
+    return handle_locks_.lock(id).map([this] { return lock_sizes(); });
+  }
 
-  result<lock_result> unlock(node_id node);
+  result<lock_result> unlock(node_id id) {
+    return handle_locks_.unlock(id).map([this] { return lock_sizes(); });
+  }
 
   /// All or nothing. @returns out_of_host_pages if L2 has no room, evicting nothing.
   result<backup_result> backup(node_id node);
@@ -176,7 +181,7 @@ public:
   /// @returns its number.
   result<uint64_t> refer(node_id node);
 
-  void drop_reference(uint64_t reference);
+  void drop_reference(uint64_t reference) { tree_.drop_reference(reference); }
 
   result<void> clear();
 
@@ -188,20 +193,20 @@ public:
 
   /// Backups that the next step may end, oldest first, at most limits::step_backups. Defines the
   /// order of `step_facts::backups`.
-  std::span<const operation_id> backing_up() const noexcept;
+  std::span<const operation_id> backing_up() const noexcept { return backups_.next(); }
 
   /// True while anything is pinned, so that steps must provide the time. Equal on all ranks.
-  bool has_pins() const noexcept;
+  bool has_pins() const noexcept { return !pins_.empty(); }
 
   /// Prefetches that the next step may end, at most limits::step_fetches. Defines the order of
   /// `step_facts::fetches`. Open prefetches take turns.
-  std::span<const fetch_id> fetching() const noexcept;
+  std::span<const fetch_id> fetching() const noexcept { return fetches_.next(); }
 
   /// All other open prefetches, in the order of their turns.
-  std::span<const fetch_id> fetching_later() const noexcept;
+  std::span<const fetch_id> fetching_later() const noexcept { return fetches_.later(); }
 
   /// The logical time of the next prefetch deadline of a scheduled request.
-  std::optional<int64_t> next_deadline_ns() const noexcept;
+  std::optional<int64_t> next_deadline_ns() const noexcept { return fetches_.next_deadline_ns(); }
 
   /// Applies what all ranks agreed on, ends expired pins and runs background eviction. Pages whose
   /// write failed stay in L1 only. Pages whose load failed leave the cache on both tiers, with
@@ -214,14 +219,14 @@ public:
   /// Open requests, by number, that lost their L1 part in the last step because a load failed.
   /// Their results are invalid and are not inserted. They keep their pages until release; a match
   /// after that finds the valid prefix. Valid until the next step.
-  std::span<const request_id> failed() const noexcept;
+  std::span<const request_id> failed() const noexcept { return failed_; }
 
   /// Takes the pending effects, in order.
-  std::vector<tree_effect> take_effects();
+  std::vector<tree_effect> take_effects() { return std::exchange(effects_, {}); }
 
   /// Takes the cache events since the last call (name_events); none unless the options ask for
   /// them.
-  std::vector<cache_change> take_changes();
+  std::vector<cache_change> take_changes() { return tree_.take_changes(); }
 
   // -- state ------------------------------------------------------------------
 
@@ -231,7 +236,7 @@ public:
 
   /// From now on, until a clear, match answers 0, prefetches are declined and nothing is inserted:
   /// the ranks have diverged, or a GPU device cannot copy.
-  void stop_serving() noexcept;
+  void stop_serving() noexcept { settings_.is_stopped = true; }
 
   /// Hash of the whole state except L2 page numbers, which may differ between ranks (reads use the
   /// staging pool in arrival order). Maintained incrementally; O(1).

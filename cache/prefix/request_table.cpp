@@ -38,8 +38,7 @@ std::optional<std::vector<row_index>> request_table::take(std::span<const reques
 
 result<void> request_table::write(row_index row, uint32_t from,
                                   std::span<const slot_index> values) {
-  if (auto checked = check(row, from, values.size()); !checked)
-    return checked;
+  HICACHE_TRY(check(row, from, values.size()));
   std::copy(values.begin(), values.end(), at(row, from));
   auto& written = uses_[row].written;
   written = std::max(written, from + static_cast<uint32_t>(values.size()));
@@ -53,8 +52,7 @@ result<std::span<const slot_index>> request_table::read(row_index row, uint32_t 
 }
 
 result<void> request_table::give_back(row_index row) {
-  if (auto checked = check(row, 0, 0); !checked)
-    return checked;
+  HICACHE_TRY(check(row, 0, 0));
   const auto use = std::exchange(uses_[row], {});
   std::fill_n(at(row, 0), use.written, slot_index{0});
   row_of_.erase(use.owner);

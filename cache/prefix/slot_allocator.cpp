@@ -105,10 +105,6 @@ result<void> slot_allocator::end_group() {
   return {};
 }
 
-void slot_allocator::clear() {
-  pages_ = page_allocator{pages_.capacity(), order_};
-}
-
 uint64_t slot_allocator::pages_for(uint64_t tokens) const noexcept {
   return tokens / page_size_ + (tokens % page_size_ != 0 ? 1 : 0);
 }

@@ -68,7 +68,7 @@ public:
   result<void> end_group();
 
   /// Frees everything and ends all groups. Earlier slots cannot be given back afterwards.
-  void clear();
+  void clear() { pages_ = page_allocator{pages_.capacity(), order_}; }
 
   uint32_t page_size() const noexcept { return page_size_; }
 

@@ -25,10 +25,6 @@ void rank_facts::add(const operation_done& fact) {
   is_device_lost_ |= fact.device_lost;
 }
 
-void rank_facts::add(const fetched_pages& fact) {
-  arrived_[fact.id] = fact;
-}
-
 bool rank_facts::has_news(std::span<const operation_id> backups) const {
   // A backup known to be abandoned is news again when it ends.
   const auto is_news = [this](operation_id id) {

@@ -20,7 +20,7 @@ public:
   void add(const operation_done& fact);
 
   /// A prefetch ended on this rank.
-  void add(const fetched_pages& fact);
+  void add(const fetched_pages& fact) { arrived_[fact.id] = fact; }
 
   /// The GPU device cannot copy any more.
   void lose_device() noexcept { is_device_lost_ = true; }

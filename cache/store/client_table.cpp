@@ -80,8 +80,7 @@ result<void> check_count(size_t count) {
 }
 
 result<void> check_pages(const segment_pages& pages) {
-  if (auto counted = check_count(pages.list.size()); !counted)
-    return counted;
+  HICACHE_TRY(check_count(pages.list.size()));
   auto names = key_set{};
   for (const auto& page : pages.list) {
     if (page.length == 0 || page.length > limits::page_bytes)

@@ -18,10 +18,6 @@ void load_estimates::set_tiers(const tier_names& names) {
   names_ = names;
 }
 
-void load_estimates::forget() {
-  *this = load_estimates{page_bytes_};
-}
-
 void load_estimates::add_lookup(uint64_t pages, duration time) {
   if (pages > 0)
     lookups_.add(static_cast<double>(pages), time);

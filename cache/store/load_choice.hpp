@@ -34,7 +34,7 @@ public:
   void set_tiers(const tier_names& names);
 
   /// Another L3 is attached.
-  void forget();
+  void forget() { *this = load_estimates{page_bytes_}; }
 
   void add_lookup(uint64_t pages, duration time);
 

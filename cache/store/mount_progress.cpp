@@ -69,10 +69,6 @@ std::vector<page_key> mount_progress::take_unsettled() {
   return keys;
 }
 
-void mount_progress::forget() noexcept {
-  confirmed_epoch_ = 0;
-}
-
 void mount_progress::lose() noexcept {
   is_mounted_ = false;
   is_reporting_ = false;

@@ -57,7 +57,7 @@ public:
   std::vector<page_key> take_unsettled();
 
   /// The next mount resumes nothing: the shard drops what it knows of the member.
-  void forget() noexcept;
+  void forget() noexcept { confirmed_epoch_ = 0; }
 
   /// The shard does not answer, or the connection has ended.
   void lose() noexcept;

@@ -34,8 +34,4 @@ void byte_budget::bucket::fill(double seconds) {
   level = std::min(capacity, level + seconds * per_second);
 }
 
-bool byte_budget::bucket::has(double bytes) const {
-  return capacity == 0 || level >= std::min(bytes, capacity);
-}
-
 } // namespace hicache

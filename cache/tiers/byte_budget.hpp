@@ -2,6 +2,7 @@
 
 #include "hicache/clock.hpp"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace hicache {
@@ -25,7 +26,7 @@ private:
     double level = 0;
 
     void fill(double seconds);
-    bool has(double bytes) const;
+    bool has(double bytes) const { return capacity == 0 || level >= std::min(bytes, capacity); }
   };
 
   bucket second_;
