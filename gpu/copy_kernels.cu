@@ -1,3 +1,4 @@
+#include "base/try.hpp"
 #include "gpu/copy_kernels.hpp"
 #include "gpu/copy_piece.hpp"
 #include "gpu/cuda_memory.hpp"
@@ -244,10 +245,8 @@ uint64_t bundle_count(const copy_strip& strip, uint64_t pages) {
 
 result<void> prepare_copy_kernel(kernel_method method) {
   auto attributes = cudaFuncAttributes{};
-  if (auto found = check_cuda(ec::unsupported, "this build has no copy kernel for the GPU",
-                              cudaFuncGetAttributes(&attributes, kernel_of(method)));
-      !found)
-    return found;
+  HICACHE_TRY(check_cuda(ec::unsupported, "this build has no copy kernel for the GPU",
+                         cudaFuncGetAttributes(&attributes, kernel_of(method))));
   if (method == kernel_method::words)
     return {};
   // The architecture of the compiled code, at most that of the GPU.

@@ -87,11 +87,9 @@ std::optional<uint32_t> local_rank() {
 /// The device that owns the memory at this address.
 result<int> device_of(uint64_t pool) {
   auto attributes = cudaPointerAttributes{};
-  if (auto asked
-      = check_cuda(ec::unsupported, "cudaPointerGetAttributes",
-                   cudaPointerGetAttributes(&attributes, reinterpret_cast<const void*>(pool)));
-      !asked)
-    return tl::unexpected{asked.error()};
+  HICACHE_TRY(
+    check_cuda(ec::unsupported, "cudaPointerGetAttributes",
+               cudaPointerGetAttributes(&attributes, reinterpret_cast<const void*>(pool))));
   if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged)
     return fail(ec::unsupported, "the registered pool is not memory of a CUDA device");
   return attributes.device;
@@ -122,19 +120,14 @@ result<int> choose_device(int count, std::optional<uint32_t> wanted, uint64_t po
 
 result<std::unique_ptr<device>> make_cuda_device(std::optional<uint32_t> wanted, uint64_t pool) {
   auto count = 0;
-  if (auto asked = check_cuda(ec::unsupported, "no CUDA device can be used: cudaGetDeviceCount",
-                              cudaGetDeviceCount(&count));
-      !asked)
-    return tl::unexpected{asked.error()};
+  HICACHE_TRY(check_cuda(ec::unsupported, "no CUDA device can be used: cudaGetDeviceCount",
+                         cudaGetDeviceCount(&count)));
   if (count == 0)
     return fail(ec::unsupported, "no CUDA device can be used: the driver offers none");
   const auto number = HICACHE_TRY(choose_device(count, wanted, pool));
   auto properties = cudaDeviceProp{};
-  if (auto asked
-      = check_cuda(ec::unsupported, "no CUDA device can be used: cudaGetDeviceProperties",
-                   cudaGetDeviceProperties(&properties, number));
-      !asked)
-    return tl::unexpected{asked.error()};
+  HICACHE_TRY(check_cuda(ec::unsupported, "no CUDA device can be used: cudaGetDeviceProperties",
+                         cudaGetDeviceProperties(&properties, number)));
   auto name = std::string{properties.name};
   if (count > 1)
     name += ", device " + std::to_string(number);

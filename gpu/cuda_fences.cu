@@ -10,10 +10,8 @@ namespace hicache {
 result<std::shared_ptr<cuda_fences>> cuda_fences::open(int device, uint32_t pages) {
   HICACHE_TRY(use_cuda_device(ec::copy_failed, device));
   auto* stream = cudaStream_t{nullptr};
-  if (auto made = check_cuda(ec::copy_failed, "cudaStreamCreateWithFlags",
-                             cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-      !made)
-    return tl::unexpected{made.error()};
+  HICACHE_TRY(check_cuda(ec::copy_failed, "cudaStreamCreateWithFlags",
+                         cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
   return std::make_shared<cuda_fences>(device, pages, unique_stream{stream});
 }
 
@@ -22,21 +20,15 @@ cuda_fences::cuda_fences(int device, uint32_t pages, unique_stream stream)
 
 result<void> cuda_fences::add(std::span<const page_index> l1_pages, void* event) {
   const auto lock = std::scoped_lock{mutex_};
-  if (auto bound = use_cuda_device(ec::copy_failed, device_); !bound)
-    return bound;
+  HICACHE_TRY(use_cuda_device(ec::copy_failed, device_));
   forget_passed();
   const auto newest = HICACHE_TRY(next_fence());
-  if (auto waits
-      = check_cuda(ec::copy_failed, "cudaStreamWaitEvent",
-                   cudaStreamWaitEvent(stream_.get(), static_cast<cudaEvent_t>(event), 0));
-      !waits)
-    return waits;
-  if (auto recorded = check_cuda(ec::copy_failed, "cudaEventRecord",
-                                 cudaEventRecord(newest->event.get(), stream_.get()));
-      !recorded)
-    return recorded;
+  HICACHE_TRY(check_cuda(ec::copy_failed, "cudaStreamWaitEvent",
+                         cudaStreamWaitEvent(stream_.get(), static_cast<cudaEvent_t>(event), 0)));
+  HICACHE_TRY(check_cuda(ec::copy_failed, "cudaEventRecord",
+                         cudaEventRecord(newest.event.get(), stream_.get())));
   for (const auto page : l1_pages)
-    last_.at(page) = newest->number;
+    last_.at(page) = newest.number;
   return {};
 }
 
@@ -68,10 +60,8 @@ result<cuda_fences::fence*> cuda_fences::next_fence() {
     return &open_.back();
   if (unused_.empty()) {
     auto* event = cudaEvent_t{nullptr};
-    if (auto made = check_cuda(ec::copy_failed, "cudaEventCreateWithFlags",
-                               cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-        !made)
-      return tl::unexpected{made.error()};
+    HICACHE_TRY(check_cuda(ec::copy_failed, "cudaEventCreateWithFlags",
+                           cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
     unused_.emplace_back(event);
   }
   auto& newest = open_.emplace_back(fence{++issued_, std::move(unused_.back())});

@@ -64,9 +64,8 @@ public:
     const auto scope = cuda_device_scope{device_};
     HICACHE_TRY(scope.check(ec::io_failure));
     auto share = cuda_share{{}, size_};
-    if (const auto status = cudaIpcGetMemHandle(&share.handle, data_); status != cudaSuccess)
-      return cuda_failure(ec::unsupported, "cannot share device memory: cudaIpcGetMemHandle",
-                          status);
+    HICACHE_TRY(check_cuda(ec::unsupported, "cannot share device memory: cudaIpcGetMemHandle",
+                           cudaIpcGetMemHandle(&share.handle, data_)));
     return to_string(share);
   }
 
@@ -75,12 +74,9 @@ private:
     if (bytes == 0)
       return {};
     const auto scope = cuda_device_scope{device_};
-    if (auto bound = scope.check(ec::io_failure); !bound)
-      return bound;
-    if (auto copied
-        = check_cuda(ec::io_failure, "cudaMemcpy", cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
-        !copied)
-      return copied;
+    HICACHE_TRY(scope.check(ec::io_failure));
+    HICACHE_TRY(
+      check_cuda(ec::io_failure, "cudaMemcpy", cudaMemcpy(to, from, bytes, cudaMemcpyDefault)));
     // cudaMemcpy from pageable memory may return before the last bytes are on the device.
     return check_cuda(ec::io_failure, "cudaStreamSynchronize", cudaStreamSynchronize(nullptr));
   }
@@ -92,33 +88,18 @@ private:
   std::string description_;
 };
 
-class pinned_memory final : public device_memory {
+class pinned_memory final : public mapped_memory {
 public:
   /// Takes ownership of a mapping that is registered with CUDA.
-  explicit pinned_memory(host_mapping mapping) : mapping_(std::move(mapping)) {}
+  explicit pinned_memory(host_mapping mapping)
+    : mapped_memory(mapping.bytes()), mapping_(std::move(mapping)) {}
 
   ~pinned_memory() override {
     // Unregister before the mapping goes: the device must not keep the addresses.
-    static_cast<void>(cudaHostUnregister(mapping_.bytes().data()));
+    static_cast<void>(cudaHostUnregister(data()));
   }
-
-  std::byte* data() noexcept override { return mapping_.bytes().data(); }
-
-  uint64_t size() const noexcept override { return mapping_.bytes().size(); }
 
   std::string description() const override { return mapping_.description() + ", pinned"; }
-
-  result<void> write(uint64_t offset, std::span<const std::byte> bytes) override {
-    HICACHE_CHECK(offset <= size() && bytes.size() <= size() - offset);
-    std::ranges::copy(bytes, mapping_.bytes().begin() + static_cast<ptrdiff_t>(offset));
-    return {};
-  }
-
-  result<void> read(uint64_t offset, std::span<std::byte> bytes) const override {
-    HICACHE_CHECK(offset <= size() && bytes.size() <= size() - offset);
-    std::ranges::copy(mapping_.bytes().subspan(offset, bytes.size()), bytes.begin());
-    return {};
-  }
 
   result<std::string> share() const override {
     return fail(ec::unsupported, "pinned host memory cannot be shared; only device memory can");
@@ -149,10 +130,8 @@ std::optional<int> numa_node_of_device(int device) {
 /// Checks that kernels access registered memory at its CPU address; copy_strip has one for both.
 result<void> check_same_address(void* address) {
   auto* seen = static_cast<void*>(nullptr);
-  if (auto asked = check_cuda(ec::unsupported, "cudaHostGetDevicePointer",
-                              cudaHostGetDevicePointer(&seen, address, 0));
-      !asked)
-    return asked;
+  HICACHE_TRY(check_cuda(ec::unsupported, "cudaHostGetDevicePointer",
+                         cudaHostGetDevicePointer(&seen, address, 0)));
   if (seen != address)
     return fail(ec::unsupported,
                 "the GPU sees pinned memory at another address than the CPU; expected a machine "
@@ -162,38 +141,35 @@ result<void> check_same_address(void* address) {
 
 result<std::unique_ptr<device_memory>> pin(host_mapping&& mapping) {
   const auto bytes = mapping.bytes();
-  if (const auto status = cudaHostRegister(bytes.data(), bytes.size(),
-                                           cudaHostRegisterPortable | cudaHostRegisterMapped);
-      status != cudaSuccess)
-    return cuda_failure(ec::io_failure,
-                        "cannot pin " + format_bytes(bytes.size()) + " of memory: cudaHostRegister",
-                        status);
+  HICACHE_TRY(check_cuda(
+    ec::io_failure, "cannot pin " + format_bytes(bytes.size()) + " of memory: cudaHostRegister",
+    cudaHostRegister(bytes.data(), bytes.size(),
+                     cudaHostRegisterPortable | cudaHostRegisterMapped)));
   auto memory = std::make_unique<pinned_memory>(std::move(mapping));
   HICACHE_TRY(check_same_address(bytes.data()));
   return memory;
 }
 
-} // namespace
-
+/// "what: description of the status".
 tl::unexpected<error> cuda_failure(ec code, const std::string& what, cudaError_t status) {
   // Clear the error: the runtime would return it to the next caller, including the engine.
   static_cast<void>(cudaGetLastError());
   return fail(code, what + ": " + cudaGetErrorString(status));
 }
 
-result<void> check_cuda(ec code, const char* call, cudaError_t status) {
+} // namespace
+
+result<void> check_cuda(ec code, std::string_view call, cudaError_t status) {
   if (status != cudaSuccess)
-    return cuda_failure(code, call, status);
+    return cuda_failure(code, std::string{call}, status);
   return {};
 }
 
 result<void> use_cuda_device(ec code, int device) {
   // While another thread captures a graph, threads in the default mode may not even query events.
   auto mode = cudaStreamCaptureModeThreadLocal;
-  if (auto set = check_cuda(code, "cudaThreadExchangeStreamCaptureMode",
-                            cudaThreadExchangeStreamCaptureMode(&mode));
-      !set)
-    return set;
+  HICACHE_TRY(check_cuda(code, "cudaThreadExchangeStreamCaptureMode",
+                         cudaThreadExchangeStreamCaptureMode(&mode)));
   return check_cuda(code, "cudaSetDevice", cudaSetDevice(device));
 }
 
@@ -266,12 +242,11 @@ result<std::unique_ptr<device_memory>> allocate_cuda_memory(int device, uint64_t
   }
   auto memory = std::make_unique<cuda_memory>(device, address, bytes, memory_origin::allocated,
                                               "memory of " + device_name);
-  if (const auto status = cudaMemset(address, 0, whole); status != cudaSuccess)
-    return cuda_failure(ec::io_failure, "cannot clear device memory: cudaMemset", status);
+  HICACHE_TRY(check_cuda(ec::io_failure, "cannot clear device memory: cudaMemset",
+                         cudaMemset(address, 0, whole)));
   // The copy streams do not wait for the stream of cudaMemset.
-  if (const auto status = cudaStreamSynchronize(nullptr); status != cudaSuccess)
-    return cuda_failure(ec::io_failure, "cannot clear device memory: cudaStreamSynchronize",
-                        status);
+  HICACHE_TRY(check_cuda(ec::io_failure, "cannot clear device memory: cudaStreamSynchronize",
+                         cudaStreamSynchronize(nullptr)));
   return memory;
 }
 
@@ -280,13 +255,11 @@ result<std::unique_ptr<device_memory>> open_cuda_memory(int device, std::string_
   const auto scope = cuda_device_scope{device};
   HICACHE_TRY(scope.check(ec::io_failure));
   auto* address = static_cast<void*>(nullptr);
-  if (const auto status
-      = cudaIpcOpenMemHandle(&address, share.handle, cudaIpcMemLazyEnablePeerAccess);
-      status != cudaSuccess)
-    return cuda_failure(ec::io_failure,
-                        "cannot open " + format_bytes(share.bytes)
-                          + " of device memory of another process: cudaIpcOpenMemHandle",
-                        status);
+  HICACHE_TRY(
+    check_cuda(ec::io_failure,
+               "cannot open " + format_bytes(share.bytes)
+                 + " of device memory of another process: cudaIpcOpenMemHandle",
+               cudaIpcOpenMemHandle(&address, share.handle, cudaIpcMemLazyEnablePeerAccess)));
   return std::make_unique<cuda_memory>(device, address, share.bytes, memory_origin::opened,
                                        "device memory of another process");
 }

@@ -13,11 +13,8 @@
 /// Memory of a CUDA device, and conversion of CUDA runtime errors to results.
 namespace hicache {
 
-/// Formats "what: description of the status".
-tl::unexpected<error> cuda_failure(ec code, const std::string& what, cudaError_t status);
-
-/// Converts the status of a runtime call to a result.
-result<void> check_cuda(ec code, const char* call, cudaError_t status);
+/// Converts the status of a runtime call to a result: "call: description of the status".
+result<void> check_cuda(ec code, std::string_view call, cudaError_t status);
 
 /// Makes the device current for the calling thread permanently. For our own threads: afterwards
 /// their calls do not disturb an engine that captures a graph.

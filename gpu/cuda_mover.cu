@@ -43,27 +43,20 @@ public:
   result<void> open(uint32_t events_per_set) {
     auto lowest = 0;
     auto highest = 0;
-    if (auto asked = check_cuda(ec::copy_failed, "cudaDeviceGetStreamPriorityRange",
-                                cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-        !asked)
-      return asked;
+    HICACHE_TRY(check_cuda(ec::copy_failed, "cudaDeviceGetStreamPriorityRange",
+                           cudaDeviceGetStreamPriorityRange(&lowest, &highest)));
     auto* stream = cudaStream_t{nullptr};
     // A copy needs few SMs, but at once, not after the blocks of a large computation.
-    if (auto made
-        = check_cuda(ec::copy_failed, "cudaStreamCreateWithPriority",
-                     cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
-        !made)
-      return made;
+    HICACHE_TRY(check_cuda(ec::copy_failed, "cudaStreamCreateWithPriority",
+                           cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest)));
     stream_.reset(stream);
     events_per_set_ = events_per_set;
     // The set after those of the submissions holds the fixed events for graphs.
     while (events_.size() < size_t{events_per_set} * (copy_sets + 1)) {
       auto* event = cudaEvent_t{nullptr};
-      if (auto made = check_cuda(
-            ec::copy_failed, "cudaEventCreateWithFlags",
-            cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
-          !made)
-        return made;
+      HICACHE_TRY(check_cuda(
+        ec::copy_failed, "cudaEventCreateWithFlags",
+        cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync)));
       events_.emplace_back(event);
     }
     return {};
@@ -117,16 +110,14 @@ public:
   /// Uses the calling thread's current device.
   result<void> open(uint32_t l1_pages) {
     fences_ = HICACHE_TRY(cuda_fences::open(device_, l1_pages));
-    if (auto opened = stores_.open(1); !opened)
-      return opened;
+    HICACHE_TRY(stores_.open(1));
     return loads_.open(layers_);
   }
 
   result<void> begin(copy_direction direction, uint32_t set, std::span<const page_index> l1_pages,
                      std::span<const page_index> l2_pages) override {
     HICACHE_CHECK(!l1_pages.empty() && l1_pages.size() == l2_pages.size());
-    if (auto bound = use_cuda_device(ec::device_lost, device_); !bound)
-      return bound;
+    HICACHE_TRY(use_cuda_device(ec::device_lost, device_));
     auto queued = fences_->wait(stream_of(direction).get(), l1_pages);
     if (queued)
       queued = direction == copy_direction::store ? queue_store(set, l1_pages, l2_pages)
@@ -137,8 +128,7 @@ public:
   }
 
   result<void> finish_layer(copy_direction direction, uint32_t set, uint32_t layer) override {
-    if (auto bound = use_cuda_device(ec::device_lost, device_); !bound)
-      return bound;
+    HICACHE_TRY(use_cuda_device(ec::device_lost, device_));
     auto arrived = stream_of(direction).wait(set, direction == copy_direction::store ? 0 : layer);
     if (!arrived)
       return tl::unexpected{stream_of(direction).settle(std::move(arrived.error()))};
@@ -176,9 +166,7 @@ protected:
 private:
   result<void> queue_store(uint32_t set, std::span<const page_index> l1_pages,
                            std::span<const page_index> l2_pages) {
-    if (auto queued = queue({copy_direction::store, set, 0, strips_.size(), l1_pages, l2_pages});
-        !queued)
-      return queued;
+    HICACHE_TRY(queue({copy_direction::store, set, 0, strips_.size(), l1_pages, l2_pages}));
     return stores_.mark(set, 0);
   }
 
@@ -186,14 +174,9 @@ private:
                           std::span<const page_index> l2_pages) {
     const auto count = strips_per_layer();
     for (auto layer = uint32_t{0}; layer < layers_; ++layer) {
-      if (auto queued
-          = queue({copy_direction::load, set, layer * count, count, l1_pages, l2_pages});
-          !queued)
-        return queued;
-      if (auto marked = loads_.mark(set, layer); !marked)
-        return marked;
-      if (auto marked = loads_.mark(copy_sets, layer); !marked)
-        return marked;
+      HICACHE_TRY(queue({copy_direction::load, set, layer * count, count, l1_pages, l2_pages}));
+      HICACHE_TRY(loads_.mark(set, layer));
+      HICACHE_TRY(loads_.mark(copy_sets, layer));
     }
     return {};
   }
@@ -271,10 +254,8 @@ protected:
       append_copies(strips().subspan(copy.first_strip + first, count), copy.l1_pages, copy.l2_pages,
                     own.copies);
       for (const auto& rows : own.copies)
-        if (auto queued = queue_rows(copy.direction, rows, own.batch); !queued)
-          return queued;
-      if (auto queued = own.batch.flush(stream_of(copy.direction).get()); !queued)
-        return queued;
+        HICACHE_TRY(queue_rows(copy.direction, rows, own.batch));
+      HICACHE_TRY(own.batch.flush(stream_of(copy.direction).get()));
     }
     return {};
   }
@@ -322,30 +303,23 @@ public:
 
   /// @param most_pages Of a submission: the smaller pool, as a page is in one copy at a time.
   result<void> prepare(uint32_t most_pages) {
-    if (auto prepared = prepare_copy_kernel(method_); !prepared)
-      return prepared;
+    HICACHE_TRY(prepare_copy_kernel(method_));
     most_pages_ = most_pages;
     for (auto& list : lists_) {
       auto* pages = static_cast<void*>(nullptr);
       // L1 pages, followed by the L2 pages.
-      if (auto made = check_cuda(ec::copy_failed, "cudaHostAlloc",
-                                 cudaHostAlloc(&pages, size_t{2} * most_pages * sizeof(page_index),
-                                               cudaHostAllocPortable | cudaHostAllocMapped));
-          !made)
-        return made;
+      HICACHE_TRY(check_cuda(ec::copy_failed, "cudaHostAlloc",
+                             cudaHostAlloc(&pages, size_t{2} * most_pages * sizeof(page_index),
+                                           cudaHostAllocPortable | cudaHostAllocMapped)));
       list.reset(static_cast<page_index*>(pages));
     }
     auto* uploaded = static_cast<void*>(nullptr);
-    if (auto made
-        = check_cuda(ec::copy_failed, "cudaMalloc", cudaMalloc(&uploaded, strips().size_bytes()));
-        !made)
-      return made;
+    HICACHE_TRY(
+      check_cuda(ec::copy_failed, "cudaMalloc", cudaMalloc(&uploaded, strips().size_bytes())));
     strips_.reset(static_cast<copy_strip*>(uploaded));
-    if (auto copied = check_cuda(
-          ec::copy_failed, "cudaMemcpy",
-          cudaMemcpy(uploaded, strips().data(), strips().size_bytes(), cudaMemcpyHostToDevice));
-        !copied)
-      return copied;
+    HICACHE_TRY(check_cuda(
+      ec::copy_failed, "cudaMemcpy",
+      cudaMemcpy(uploaded, strips().data(), strips().size_bytes(), cudaMemcpyHostToDevice)));
     // cudaMemcpy from pageable memory may return early, and our streams do not wait for its stream.
     return check_cuda(ec::copy_failed, "cudaStreamSynchronize", cudaStreamSynchronize(nullptr));
   }
@@ -384,10 +358,7 @@ private:
 
 result<void> check_batches() {
   auto driver = 0;
-  if (auto asked
-      = check_cuda(ec::unsupported, "cudaDriverGetVersion", cudaDriverGetVersion(&driver));
-      !asked)
-    return asked;
+  HICACHE_TRY(check_cuda(ec::unsupported, "cudaDriverGetVersion", cudaDriverGetVersion(&driver)));
   if (CUDART_VERSION < 12080 || driver < 12080)
     return fail(ec::unsupported, "batches of copies need CUDA 12.8; this build has version "
                                    + std::to_string(CUDART_VERSION) + " and the driver "
@@ -397,11 +368,9 @@ result<void> check_batches() {
 
 result<void> check_sms(int device, uint32_t sms) {
   auto available = 0;
-  if (auto asked
-      = check_cuda(ec::unsupported, "cudaDeviceGetAttribute",
-                   cudaDeviceGetAttribute(&available, cudaDevAttrMultiProcessorCount, device));
-      !asked)
-    return asked;
+  HICACHE_TRY(
+    check_cuda(ec::unsupported, "cudaDeviceGetAttribute",
+               cudaDeviceGetAttribute(&available, cudaDevAttrMultiProcessorCount, device)));
   if (sms == 0 || sms > static_cast<uint32_t>(available))
     return fail(ec::unsupported, "the copy kernel cannot run on " + std::to_string(sms)
                                    + " SMs; expected 1 to " + std::to_string(available));

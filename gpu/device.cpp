@@ -46,14 +46,6 @@ result<device_choice> parse_device_choice(std::string_view text) {
   return device_choice{device_kind::cuda, number};
 }
 
-std::shared_ptr<page_fences> copy_engine::fences() const {
-  return nullptr;
-}
-
-std::vector<void*> copy_engine::layer_events() const {
-  return {};
-}
-
 result<void> device::wait_for_layer(const layer_progress& progress, void*, uint32_t layer) {
   if (!progress.wait(layer))
     return fail(ec::copy_failed, "the load failed");

@@ -64,12 +64,12 @@ public:
   virtual void drain() = 0;
 
   /// The fences that copies wait for; null (the default) if the device has no events.
-  virtual std::shared_ptr<page_fences> fences() const;
+  virtual std::shared_ptr<page_fences> fences() const { return nullptr; }
 
   /// Native events, one per layer, fixed for the engine's lifetime: each is recorded when a load of
   /// its layer is queued, so waiting for it waits for all loads queued before. For CUDA graphs,
   /// which fix their events at capture. Empty (the default) if the device has no events.
-  virtual std::vector<void*> layer_events() const;
+  virtual std::vector<void*> layer_events() const { return {}; }
 };
 
 struct copy_options {

@@ -294,33 +294,19 @@ std::string host_mapping::description() const {
 
 // -- memories -----------------------------------------------------------------
 
+result<void> mapped_memory::write(uint64_t offset, std::span<const std::byte> bytes) {
+  HICACHE_CHECK(offset <= size() && bytes.size() <= size() - offset);
+  std::copy(bytes.begin(), bytes.end(), bytes_.begin() + static_cast<ptrdiff_t>(offset));
+  return {};
+}
+
+result<void> mapped_memory::read(uint64_t offset, std::span<std::byte> bytes) const {
+  HICACHE_CHECK(offset <= size() && bytes.size() <= size() - offset);
+  std::copy_n(bytes_.begin() + static_cast<ptrdiff_t>(offset), bytes.size(), bytes.begin());
+  return {};
+}
+
 namespace {
-
-/// CPU-addressable memory.
-class mapped_memory : public device_memory {
-public:
-  std::byte* data() noexcept final { return bytes_.data(); }
-
-  uint64_t size() const noexcept final { return bytes_.size(); }
-
-  result<void> write(uint64_t offset, std::span<const std::byte> bytes) final {
-    HICACHE_CHECK(offset <= size() && bytes.size() <= size() - offset);
-    std::copy(bytes.begin(), bytes.end(), bytes_.begin() + static_cast<ptrdiff_t>(offset));
-    return {};
-  }
-
-  result<void> read(uint64_t offset, std::span<std::byte> bytes) const final {
-    HICACHE_CHECK(offset <= size() && bytes.size() <= size() - offset);
-    std::copy_n(bytes_.begin() + static_cast<ptrdiff_t>(offset), bytes.size(), bytes.begin());
-    return {};
-  }
-
-protected:
-  explicit mapped_memory(std::span<std::byte> bytes) : bytes_(bytes) {}
-
-private:
-  std::span<std::byte> bytes_;
-};
 
 class host_pool_memory final : public mapped_memory {
 public:

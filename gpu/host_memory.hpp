@@ -73,6 +73,24 @@ private:
   std::optional<int> node_;
 };
 
+/// CPU-addressable memory.
+class mapped_memory : public device_memory {
+public:
+  std::byte* data() noexcept final { return bytes_.data(); }
+
+  uint64_t size() const noexcept final { return bytes_.size(); }
+
+  result<void> write(uint64_t offset, std::span<const std::byte> bytes) final;
+
+  result<void> read(uint64_t offset, std::span<std::byte> bytes) const final;
+
+protected:
+  explicit mapped_memory(std::span<std::byte> bytes) : bytes_(bytes) {}
+
+private:
+  std::span<std::byte> bytes_;
+};
+
 /// Allocates L2 memory for CPU use only: a host_mapping. Errors as for its create().
 /// @pre bytes > 0
 result<std::unique_ptr<device_memory>> allocate_host_memory(uint64_t bytes,

@@ -1,6 +1,7 @@
 #include "gpu/mover_proof.hpp"
 
 #include "base/check.hpp"
+#include "base/try.hpp"
 #include "cache/copy_strips.hpp"
 #include "gpu/copy_piece.hpp"
 
@@ -57,24 +58,19 @@ result<void> prove_mover(page_mover& mover, const pool_geometry& l1_pool, device
   const auto strips
     = make_copy_strips(device_layers::of(l1_pool, reinterpret_cast<uint64_t>(l1_image.data())),
                        l2_pool, reinterpret_cast<uint64_t>(l2_image.data()));
-  if (auto written = l1_memory.write(0, l1_image); !written)
-    return written;
-  if (auto written = l2_memory.write(0, l2_image); !written)
-    return written;
+  HICACHE_TRY(l1_memory.write(0, l1_image));
+  HICACHE_TRY(l2_memory.write(0, l2_image));
   // The load writes to other pages than the store read.
   constexpr auto l2_pages = std::array<page_index, 3>{3, 1, 2};
   for (const auto& [direction, l1_pages] :
        {std::pair{copy_direction::store, std::array<page_index, 3>{1, 2, 3}},
         std::pair{copy_direction::load, std::array<page_index, 3>{2, 3, 1}}}) {
-    if (auto done = run(mover, direction, l1_pool.shape().layers, l1_pages, l2_pages); !done)
-      return done;
+    HICACHE_TRY(run(mover, direction, l1_pool.shape().layers, l1_pages, l2_pages));
     copy_on_cpu(strips, direction, l1_pages, l2_pages);
     auto l1_bytes = std::vector<std::byte>(l1_image.size());
     auto l2_bytes = std::vector<std::byte>(l2_image.size());
-    if (auto read = l1_memory.read(0, l1_bytes); !read)
-      return read;
-    if (auto read = l2_memory.read(0, l2_bytes); !read)
-      return read;
+    HICACHE_TRY(l1_memory.read(0, l1_bytes));
+    HICACHE_TRY(l2_memory.read(0, l2_bytes));
     if (l1_bytes != l1_image || l2_bytes != l2_image)
       return fail(ec::copy_failed, std::string{"a "}
                                      + (direction == copy_direction::store ? "store" : "load")

@@ -1,6 +1,7 @@
 #include "gpu/queued_copy_engine.hpp"
 
 #include "base/check.hpp"
+#include "base/try.hpp"
 
 #include <algorithm>
 #include <condition_variable>
@@ -194,8 +195,7 @@ private:
     // A store completes as a whole.
     const auto from = direction_ == copy_direction::store ? layers_ - 1 : 0;
     for (auto layer = from; layer < layers_; ++layer) {
-      if (auto arrived = mover_.finish_layer(direction_, first.set, layer); !arrived)
-        return arrived;
+      HICACHE_TRY(mover_.finish_layer(direction_, first.set, layer));
       for (auto& job : first.jobs)
         tell_arrived(job, layer + 1);
     }
@@ -274,11 +274,8 @@ public:
   void store(std::vector<write_command> commands, callback done) override {
     HICACHE_CHECK(done != nullptr);
     auto jobs = std::vector<copy_job>{};
-    for (auto& command : commands) {
-      check(command.l1_pages, command.l2_pages);
-      jobs.push_back(
-        {command.id, std::move(command.l1_pages), std::move(command.l2_pages), nullptr, false, {}});
-    }
+    for (auto& command : commands)
+      jobs.push_back(job_of(command, nullptr));
     stores_.submit(std::move(jobs), std::move(done));
   }
 
@@ -286,14 +283,8 @@ public:
     HICACHE_CHECK(done != nullptr);
     auto jobs = std::vector<copy_job>{};
     for (auto& command : commands) {
-      check(command.l1_pages, command.l2_pages);
       HICACHE_CHECK(command.progress != nullptr && command.progress->layers() == layers_);
-      jobs.push_back({command.id,
-                      std::move(command.l1_pages),
-                      std::move(command.l2_pages),
-                      std::move(command.progress),
-                      false,
-                      {}});
+      jobs.push_back(job_of(command, std::move(command.progress)));
     }
     loads_.submit(std::move(jobs), std::move(done));
   }
@@ -309,11 +300,14 @@ public:
 
 private:
   /// Prevents invalid page numbers from becoming addresses.
-  void check(const page_list& l1_pages, const page_list& l2_pages) const {
+  copy_job job_of(auto& command, layer_progress_ptr progress) const {
+    auto& l1_pages = command.l1_pages;
+    auto& l2_pages = command.l2_pages;
     HICACHE_CHECK(l1_pages != nullptr && l2_pages != nullptr);
     HICACHE_CHECK(l1_pages->size() == l2_pages->size());
     HICACHE_CHECK(std::ranges::all_of(*l1_pages, [this](auto p) { return p < l1_pages_; }));
     HICACHE_CHECK(std::ranges::all_of(*l2_pages, [this](auto p) { return p < l2_pages_; }));
+    return {command.id, std::move(l1_pages), std::move(l2_pages), std::move(progress), false, {}};
   }
 
   uint32_t l1_pages_;
@@ -325,18 +319,6 @@ private:
 };
 
 } // namespace
-
-std::vector<void*> page_mover::layer_events(uint32_t) const {
-  return {};
-}
-
-std::vector<void*> page_mover::layer_events() const {
-  return {};
-}
-
-std::shared_ptr<page_fences> page_mover::fences() const {
-  return nullptr;
-}
 
 std::unique_ptr<copy_engine> make_queued_copy_engine(uint32_t l1_pages, uint32_t l2_pages,
                                                      uint32_t layers,

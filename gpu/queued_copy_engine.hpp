@@ -41,13 +41,13 @@ public:
   virtual result<void> finish_layer(copy_direction direction, uint32_t set, uint32_t layer) = 0;
 
   /// The native events of the loads in `set`, one per layer; empty by default.
-  virtual std::vector<void*> layer_events(uint32_t set) const;
+  virtual std::vector<void*> layer_events([[maybe_unused]] uint32_t set) const { return {}; }
 
   /// As copy_engine::layer_events(): events of all loads.
-  virtual std::vector<void*> layer_events() const;
+  virtual std::vector<void*> layer_events() const { return {}; }
 
   /// The fences that begin() makes copies wait for; null (the default) for none.
-  virtual std::shared_ptr<page_fences> fences() const;
+  virtual std::shared_ptr<page_fences> fences() const { return nullptr; }
 };
 
 /// A copy engine that queues commands for a mover.
