@@ -2,6 +2,7 @@
 
 #include "backends/cluster/segment_memory.hpp"
 #include "base/check.hpp"
+#include "base/keys_of.hpp"
 #include "base/limits.hpp"
 #include "cache/store/client_table.hpp"
 #include "messages/page_header.hpp"
@@ -573,13 +574,8 @@ disk_tier_actor::behavior_type disk_tier(disk_tier_actor::stateful_pointer<disk_
   // A strong reference would keep both alive.
   self->state.tells_evictions = self->state.options.store->watch_evictions(
     [me = self->address()](std::span<const evicted_object> objects) {
-      const auto to = caf::actor_cast<disk_tier_actor>(me);
-      if (!to)
-        return;
-      auto gone = key_batch{};
-      for (const auto& object : objects)
-        gone.keys.push_back(object.key);
-      caf::anon_send(to, atom::withdraw_v, std::move(gone));
+      if (const auto to = caf::actor_cast<disk_tier_actor>(me))
+        caf::anon_send(to, atom::withdraw_v, key_batch{keys_of(objects)});
     },
     false);
   self->state.list_from({});

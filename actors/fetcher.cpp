@@ -1,6 +1,7 @@
 #include "actors/fetcher.hpp"
 
 #include "base/check.hpp"
+#include "base/keys_of.hpp"
 #include "base/limits.hpp"
 
 #include <caf/actor_cast.hpp>
@@ -15,9 +16,7 @@ caf::result<atom::ok> fetcher_state::fetch(const page_fetch& wanted) {
   // Requests queue here, so the deadline may have passed.
   if (options.clock->now() >= wanted.deadline)
     return atom::ok_v;
-  auto keys = std::vector<page_key>{};
-  for (const auto& page : wanted.pages.list)
-    keys.push_back(page.key);
+  const auto keys = keys_of(wanted.pages.list);
   auto where = options.locate(keys, wanted.deadline);
   HICACHE_CHECK(where.replicas.size() == keys.size());
   auto job = std::make_shared<fetch_job>();

@@ -2,6 +2,7 @@
 
 #include "backends/cluster/segment_memory.hpp"
 #include "base/check.hpp"
+#include "base/keys_of.hpp"
 #include "base/limits.hpp"
 
 #include <caf/actor_cast.hpp>
@@ -18,15 +19,11 @@ namespace {
 /// Maximum delay of a lease's expiry; its pages are kept from eviction for that long.
 constexpr auto lease_slack = caf::timespan{std::chrono::milliseconds{250}};
 
-uint64_t bytes_of(const segment_slots& slots) {
-  auto bytes = uint64_t{0};
-  for (const auto& slot : slots.list)
-    bytes += slot_bytes_for(slot.length);
-  return bytes;
-}
-
 page_totals totals_of(const segment_slots& slots) {
-  return {slots.list.size(), bytes_of(slots)};
+  auto totals = page_totals{slots.list.size()};
+  for (const auto& slot : slots.list)
+    totals.bytes += slot_bytes_for(slot.length);
+  return totals;
 }
 
 page_place place_to_write(const segment_slot& slot) {
@@ -115,10 +112,7 @@ caf::result<reserved_pages> node_state::reserve(const wanted_pages& wanted) {
 
 caf::result<page_totals> node_state::commit(const complete_pages& complete) {
   const auto client = sender();
-  auto keys = std::vector<page_key>{};
-  for (const auto& page : complete.pages)
-    keys.push_back(page.key);
-  auto ended = clients->commit(client, complete.reservation, keys);
+  auto ended = clients->commit(client, complete.reservation, keys_of(complete.pages));
   if (!ended)
     return to_caf(ended.error());
   give_back(std::move(ended->unused));
@@ -260,14 +254,11 @@ caf::result<page_totals> node_state::remove(const key_batch& unwanted) {
   auto on_held = [this, promise, number = *request, on_error](const segment_slots& slots) mutable {
     clients->refuse(number); // Nothing is leased.
     auto here = slots_in(slots, segment_slot::state::present);
-    auto keys = std::vector<page_key>{};
-    for (const auto& slot : here.list)
-      keys.push_back(slot.key);
     auto on_removed
       = [promise, totals = totals_of(here)](atom::ok) mutable { promise.deliver(totals); };
     self
       ->request(options.segment, caf::infinite, atom::remove_v,
-                std::make_shared<const std::vector<page_key>>(std::move(keys)))
+                std::make_shared<const std::vector<page_key>>(keys_of(here.list)))
       .then(std::move(on_removed), std::move(on_error));
     end_holds(std::move(here));
   };

@@ -127,10 +127,6 @@ bool prefetcher_state::is_probing() const {
   return !fetches.empty() && fetches.rbegin()->first > UINT64_MAX - probes;
 }
 
-time_point prefetcher_state::now() const {
-  return self->clock().now();
-}
-
 void prefetcher_state::on_hit(const fetch_command& command, const storage_hit& hit) {
   --queries_in_flight;
   const auto choice = estimates.choose(hit.pages, hit.tiers.get(), command.page_compute_time);

@@ -64,7 +64,7 @@ struct prefetcher_state {
 
   using open_fetches = std::map<fetch_id, open_fetch>;
 
-  time_point now() const;
+  time_point now() const { return self->clock().now(); }
 
   bool is_probing() const;
 

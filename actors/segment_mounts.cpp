@@ -1,5 +1,6 @@
 #include "actors/segment_mounts.hpp"
 
+#include "base/keys_of.hpp"
 #include "base/limits.hpp"
 
 #include <absl/container/inlined_vector.h>
@@ -44,14 +45,6 @@ std::optional<role> role_of(uint32_t number, const shard_set& shards, const page
     if (keeper == number)
       return what;
   return std::nullopt;
-}
-
-std::vector<page_key> keys_of(const std::vector<announced_page>& pages) {
-  auto keys = std::vector<page_key>{};
-  keys.reserve(pages.size());
-  for (const auto& page : pages)
-    keys.push_back(page.key);
-  return keys;
 }
 
 /// Splits pages into messages of at most limits::index_batch_keys; member and epoch are left unset.

@@ -220,10 +220,6 @@ void tree_state::watch_prefill(const tree_operation& operation) {
     prefill.released(released->request);
 }
 
-void tree_state::send() {
-  outbox->send(*core, prefill, page_size);
-}
-
 result<void> tree_state::fence(request_id request, void* event) {
   if (event == nullptr)
     return {};
@@ -243,10 +239,6 @@ result<void> tree_state::fence(request_id request, void* event) {
 
 step_openings tree_state::open() const {
   return {core->backing_up(), core->fetching(), core->fetching_later()};
-}
-
-int64_t tree_state::now_ns() const {
-  return clock->now().time_since_epoch().count();
 }
 
 result<step_result> tree_state::settle(const std::vector<int64_t>& minimum) {

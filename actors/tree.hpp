@@ -73,7 +73,7 @@ struct tree_state {
   void watch_prefill(const tree_operation& operation);
 
   /// Sends what the cache has put out.
-  void send();
+  void send() { outbox->send(*core, prefill, page_size); }
 
   /// Makes copies of the request's pages wait for the engine's event from now on.
   /// @returns unsupported if the device has no events.
@@ -81,7 +81,7 @@ struct tree_state {
 
   step_openings open() const;
 
-  int64_t now_ns() const;
+  int64_t now_ns() const { return clock->now().time_since_epoch().count(); }
 
   /// Turns a reduced vector into facts.
   result<step_result> settle(const std::vector<int64_t>& minimum);

@@ -51,10 +51,8 @@ public:
 
   /// As get; the parts may be longer than their object if the rule says so
   /// (sized_reads::read_sized). Answers the objects' lengths.
-  virtual std::vector<result<uint64_t>> read(std::span<const page_read> pages, part_lengths rule,
-                                             time_point deadline) {
-    static_cast<void>(rule);
-    static_cast<void>(deadline);
+  virtual std::vector<result<uint64_t>> read(std::span<const page_read> pages,
+                                             part_lengths /*rule*/, time_point /*deadline*/) {
     return std::vector<result<uint64_t>>(pages.size(), fail(ec::unsupported));
   }
 
@@ -65,22 +63,15 @@ public:
   virtual std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline) = 0;
 
   /// As storage_backend::watch_evictions.
-  virtual bool watch_evictions(storage_backend::eviction_watch watch, bool wants_bytes) {
-    static_cast<void>(watch);
-    static_cast<void>(wants_bytes);
+  virtual bool watch_evictions(storage_backend::eviction_watch /*watch*/, bool /*wants_bytes*/) {
     return false;
   }
 
   /// As storage_backend::watch_losses.
-  virtual bool watch_losses(storage_backend::loss_watch watch) {
-    static_cast<void>(watch);
-    return false;
-  }
+  virtual bool watch_losses(storage_backend::loss_watch /*watch*/) { return false; }
 
   /// As storage_backend::list.
-  virtual result<object_list> list(const std::string& from, time_point deadline) {
-    static_cast<void>(from);
-    static_cast<void>(deadline);
+  virtual result<object_list> list(const std::string& /*from*/, time_point /*deadline*/) {
     return fail(ec::unsupported, name() + " cannot list its objects");
   }
 

@@ -140,10 +140,6 @@ result<memory_file> memory_file::open(const std::string& path, uint64_t bytes) {
   return opened;
 }
 
-uint64_t memory_file::page_bytes() const noexcept {
-  return (memory_.size() - memory_label_bytes) / 64 * 64;
-}
-
 void memory_file::label(const std::string& path) {
   const auto place = memory_.bytes().last(memory_label_bytes);
   const auto found = read_label(place);

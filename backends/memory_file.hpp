@@ -31,7 +31,7 @@ public:
   const shared_memory& memory() const noexcept { return memory_; }
 
   /// Bytes for slots: all but the label, in whole cache lines.
-  uint64_t page_bytes() const noexcept;
+  uint64_t page_bytes() const noexcept { return (memory_.size() - memory_label_bytes) / 64 * 64; }
 
   const lasting_memory& contents() const noexcept { return contents_; }
 

@@ -3,6 +3,7 @@
 #include "backends/ask.hpp"
 #include "backends/cluster/segment_memory.hpp"
 #include "base/check.hpp"
+#include "base/keys_of.hpp"
 #include "base/limits.hpp"
 #include "base/page_checksum.hpp"
 #include "base/try.hpp"
@@ -34,13 +35,6 @@ uint64_t milliseconds(duration time) {
     std::max<int64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(time).count(), 0));
 }
 
-uint64_t length_of(const auto& parts) {
-  auto length = uint64_t{0};
-  for (const auto& part : parts)
-    length += part.size();
-  return length;
-}
-
 /// Total size of the leased pages.
 uint64_t bytes_of(const leased_pages& leased) {
   auto bytes = uint64_t{0};
@@ -60,7 +54,7 @@ std::optional<uid_t> owner_of(const std::string& address) {
 }
 
 result<void> check_length(const page_read& page, const page_place& place) {
-  if (length_of(page.parts) == place.length)
+  if (total_bytes(page.parts) == place.length)
     return {};
   return fail(ec::invalid_argument,
               "page " + to_string(page.key) + " has " + std::to_string(place.length) + " bytes");
@@ -79,35 +73,6 @@ bool is_gone(const error& err) {
 } // namespace
 
 // -- view ---------------------------------------------------------------------
-
-leased_view::leased_view(leased_view&& other) noexcept
-  : from_(std::move(other.from_)), lease_(std::exchange(other.lease_, 0)), until_(other.until_),
-    pages_(std::move(other.pages_)), copies_(std::move(other.copies_)),
-    checksums_(std::move(other.checksums_)), damaged_(std::move(other.damaged_)) {}
-
-leased_view& leased_view::operator=(leased_view&& other) noexcept {
-  if (this != &other) {
-    release();
-    from_ = std::move(other.from_);
-    lease_ = std::exchange(other.lease_, 0);
-    until_ = other.until_;
-    pages_ = std::move(other.pages_);
-    copies_ = std::move(other.copies_);
-    checksums_ = std::move(other.checksums_);
-    damaged_ = std::move(other.damaged_);
-  }
-  return *this;
-}
-
-leased_view::~leased_view() {
-  release();
-}
-
-void leased_view::release() noexcept {
-  // If the node is gone or the lease expired, the message has no effect.
-  if (lease_ != 0)
-    caf::anon_send(from_->node, atom::release_v, client_ticket{std::exchange(lease_, 0)});
-}
 
 result<void> leased_view::copy(size_t position, std::span<const std::span<std::byte>> parts) const {
   const auto& page = pages_[position];
@@ -216,7 +181,7 @@ std::vector<result<void>> node_client::put(std::span<const page_write> pages, ti
                                                     "node of the same machine alone"});
   auto wanted = wanted_pages{};
   for (const auto& page : pages) {
-    const auto length = length_of(page.parts);
+    const auto length = total_bytes(page.parts);
     if (length == 0 || length > limits::page_bytes)
       return all_fail(pages.size(), {ec::invalid_argument, "page " + to_string(page.key) + " has "
                                                              + std::to_string(length) + " bytes"});
@@ -279,7 +244,7 @@ result<complete_pages> node_client::write(const leased_view::attached_node& node
   auto positions = std::vector<size_t>{};
   for (auto i = size_t{0}; i < pages.size(); ++i) {
     const auto& place = got.places[i];
-    const auto length = length_of(pages[i].parts);
+    const auto length = total_bytes(pages[i].parts);
     if (place.status != place_status::writable)
       continue;
     if (place.offset > memory.size()
@@ -294,7 +259,7 @@ result<complete_pages> node_client::write(const leased_view::attached_node& node
   copier_.for_each(positions.size(), bytes, [&](size_t n, uint32_t) {
     const auto& parts = pages[positions[n]].parts;
     const auto offset = got.places[positions[n]].offset + slot_object_offset;
-    const auto object = memory.subspan(offset, length_of(parts));
+    const auto object = memory.subspan(offset, total_bytes(parts));
     if (!writer) {
       complete.pages[n].checksum = gather_object(parts, object);
       return;
@@ -358,8 +323,7 @@ void node_client::finish(const leased_view::attached_node& node, uint64_t lease,
 result<void> node_client::read(const leased_view::attached_node& node, const page_read& page,
                                const page_place& place) const {
   const auto checksum = HICACHE_TRY(expected_checksum(node, page.key, place));
-  if (auto fits = check_length(page, place); !fits)
-    return fits;
+  HICACHE_TRY(check_length(page, place));
   if (copy_object(object_at(node, place), page.parts) != checksum)
     return fail(ec::corrupt_page);
   return {};
@@ -423,9 +387,7 @@ std::vector<result<void>> node_client::get(std::span<const page_read> pages, tim
   const auto node = attached(deadline);
   if (!node)
     return all_fail(pages.size(), node.error());
-  auto keys = std::vector<page_key>{};
-  for (const auto& page : pages)
-    keys.push_back(page.key);
+  const auto keys = keys_of(pages);
   const auto leased = look_up(*node, keys, false, deadline);
   if (!leased)
     return all_fail(pages.size(), leased.error());
@@ -458,8 +420,9 @@ result<leased_view> node_client::view(std::span<const page_key> keys, bool is_ch
     return copies;
   }
   auto seen = leased_view{};
-  seen.from_ = node;
-  seen.lease_ = leased.lease;
+  // If the node is gone or the lease expired, the message has no effect.
+  seen.from_
+    = attached_ptr{node.get(), [node, lease = leased.lease](auto*) { finish(*node, lease, {}); }};
   seen.until_ = until;
   seen.pages_.resize(keys.size());
   seen.checksums_.resize(keys.size());
@@ -492,12 +455,10 @@ result<leased_view> node_client::view(std::span<const page_key> keys, bool is_ch
 result<std::vector<bool>> node_client::find(std::span<const page_key> keys, bool is_chain,
                                             uint64_t wait_ms, time_point deadline) {
   const auto node = HICACHE_TRY(attached(deadline));
-  const auto seen
-    = ask_node<page_totals>(node, patience(deadline), atom::fetch_v,
-                            page_prefetch{{keys.begin(), keys.end()}, is_chain, wait_ms});
-  if (!seen)
-    return tl::unexpected{seen.error()};
-  const auto missing = std::set<page_key>{seen->left_out.begin(), seen->left_out.end()};
+  const auto seen = HICACHE_TRY(
+    ask_node<page_totals>(node, patience(deadline), atom::fetch_v,
+                          page_prefetch{{keys.begin(), keys.end()}, is_chain, wait_ms}));
+  const auto missing = std::set<page_key>{seen.left_out.begin(), seen.left_out.end()};
   auto is_there = std::vector<bool>{};
   for (const auto& key : keys)
     is_there.push_back(!missing.contains(key));
@@ -507,10 +468,6 @@ result<std::vector<bool>> node_client::find(std::span<const page_key> keys, bool
 result<std::vector<bool>> node_client::prefetch(std::span<const page_key> keys, bool is_chain,
                                                 time_point deadline) {
   return find(keys, is_chain, milliseconds(deadline - options_.clock->now()), deadline);
-}
-
-result<std::vector<bool>> node_client::exists(std::span<const page_key> keys, time_point deadline) {
-  return find(keys, false, 0, deadline);
 }
 
 std::vector<result<void>> node_client::remove(std::span<const page_key> keys, time_point deadline) {

@@ -45,15 +45,13 @@ enum class page_check {
 
 /// Leased pages of a node. They stay in place and unchanged until this is destroyed or the lease
 /// expires, even if the node ends. For a node on another machine they are copies in this process,
-/// without a lease. Move-only. Several threads may read it.
+/// without a lease. Its destruction ends the lease, without waiting for an answer. Move-only.
+/// Several threads may read it.
 class leased_view {
 public:
-  leased_view(leased_view&& other) noexcept;
+  leased_view(leased_view&& other) = default;
 
-  leased_view& operator=(leased_view&& other) noexcept;
-
-  /// Ends the lease, without waiting for an answer.
-  ~leased_view();
+  leased_view& operator=(leased_view&& other) = default;
 
   /// The objects, key by key; empty if the node lacks the page or it does not verify.
   const std::vector<std::span<const std::byte>>& pages() const noexcept { return pages_; }
@@ -84,10 +82,8 @@ private:
 
   leased_view() = default;
 
-  void release() noexcept;
-
+  /// Its deleter ends the lease.
   std::shared_ptr<const attached_node> from_;
-  uint64_t lease_ = 0;
   time_point until_;
   std::vector<std::span<const std::byte>> pages_;
   /// Storage of the pages, if they are copies.
@@ -143,7 +139,9 @@ public:
                                      time_point deadline);
 
   /// Which pages the node has now. Does not wait for other members.
-  result<std::vector<bool>> exists(std::span<const page_key> keys, time_point deadline);
+  result<std::vector<bool>> exists(std::span<const page_key> keys, time_point deadline) {
+    return find(keys, false, 0, deadline);
+  }
 
   /// Removes pages from the node. Existing views of them stay readable.
   /// @returns per page: peer_unreachable; deadline_exceeded. A missing page is not an error.

@@ -297,8 +297,7 @@ result<void> page_files::set_page(const page_write& page, uint64_t fingerprint,
   const auto length = total_bytes(page.parts);
   const auto file_bytes = page_header_bytes + length;
   for (auto attempt = 0;; ++attempt) {
-    if (auto reserved = reserve(page, file_bytes); !reserved)
-      return reserved;
+    HICACHE_TRY(reserve(page, file_bytes));
     const auto header
       = page_header{file_generation, fingerprint, page.key, length, page_checksum(page.parts)};
     auto written = write_page({page.key, page.parent, parts}, header);

@@ -64,31 +64,9 @@ transfer_outcome transfer(Call call, int fd, std::vector<iovec>& pieces) {
   }
 }
 
-int digit(char c) {
-  if (c >= '0' && c <= '9')
-    return c - '0';
-  if (c >= 'a' && c <= 'f')
-    return c - 'a' + 10;
-  return -1;
-}
-
-std::optional<page_key> parse_key(std::string_view text) {
-  auto key = page_key{};
-  if (text.size() != key_digits)
-    return std::nullopt;
-  for (auto i = size_t{0}; i < key.bytes.size(); ++i) {
-    const auto high = digit(text[2 * i]);
-    const auto low = digit(text[2 * i + 1]);
-    if (high < 0 || low < 0)
-      return std::nullopt;
-    key.bytes[i] = static_cast<uint8_t>(high * 16 + low);
-  }
-  return key;
-}
-
 bool is_temporary(std::string_view name) {
   return name.size() == key_digits + temporary_mark + temporary_suffix.size()
-         && name.ends_with(temporary_suffix) && parse_key(name.substr(0, key_digits));
+         && name.ends_with(temporary_suffix) && parse_page_key(name.substr(0, key_digits));
 }
 
 /// The header of the file if it is that of this page.
@@ -187,7 +165,7 @@ std::vector<std::string> page_folder::directories() const {
   for (auto entry = fs::directory_iterator{path_, failed};
        !failed && entry != fs::directory_iterator{}; entry.increment(failed)) {
     const auto name = entry->path().filename().string();
-    if (name.size() == 2 && digit(name[0]) >= 0 && digit(name[1]) >= 0)
+    if (name.size() == 2 && name.find_first_not_of("0123456789abcdef") == std::string::npos)
       names.push_back(name);
   }
   return names;
@@ -201,7 +179,8 @@ std::vector<page_folder::found_page> page_folder::scan(const std::string& direct
     const auto name = entry->path().filename().string();
     if (!name.starts_with(directory) || !name.ends_with(page_suffix))
       continue;
-    const auto key = parse_key(std::string_view{name}.substr(0, name.size() - page_suffix.size()));
+    const auto key
+      = parse_page_key(std::string_view{name}.substr(0, name.size() - page_suffix.size()));
     struct stat info {};
     if (!key || ::lstat(entry->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode))
       continue;

@@ -1,4 +1,5 @@
 #include "base/limits.hpp"
+#include "base/spare_pool.hpp"
 #include "base/try.hpp"
 #include "base/unique_fd.hpp"
 #include "transport/addresses.hpp"
@@ -16,6 +17,7 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <system_error>
@@ -465,7 +467,7 @@ public:
 
   result<void> open() {
     auto first = HICACHE_TRY(make());
-    give_back(std::move(first));
+    idle_.give_back(std::move(first));
     return {};
   }
 
@@ -475,7 +477,7 @@ public:
       return std::vector<result<range_answer>>(wanted.ranges.size(),
                                                tl::unexpected{client.error()});
     auto answers = (*client)->read(wanted, deadline);
-    give_back(std::move(*client));
+    idle_.give_back(std::move(*client));
     return answers;
   }
 
@@ -489,28 +491,16 @@ private:
   }
 
   result<client_ptr> take() {
-    {
-      const auto guard = std::scoped_lock{mutex_};
-      if (!idle_.empty()) {
-        auto last = std::move(idle_.back());
-        idle_.pop_back();
-        return last;
-      }
-    }
+    if (auto idle = idle_.take())
+      return idle;
     return make();
-  }
-
-  void give_back(client_ptr client) {
-    const auto guard = std::scoped_lock{mutex_};
-    idle_.push_back(std::move(client));
   }
 
   page_channel_options options_;
   const bool exports_;
   server_record record_;
   std::mutex tls_mutex_; // Held while a context is made.
-  std::mutex mutex_;     // Guards what follows.
-  std::vector<client_ptr> idle_;
+  spare_pool<socket_page_client> idle_;
 };
 
 } // namespace

@@ -19,7 +19,7 @@ namespace hicache {
 
 namespace {
 
-std::vector<page_key> keys_at(std::span<const page_read> pages, std::span<const size_t> positions) {
+std::vector<page_key> keys_at(const auto& pages, std::span<const size_t> positions) {
   auto keys = std::vector<page_key>{};
   for (const auto i : positions)
     keys.push_back(pages[i].key);
@@ -276,9 +276,7 @@ void cluster_backend::fail_unless_elsewhere(std::span<const page_write> pages,
                                             std::vector<result<void>>& outcome) {
   if (positions.empty())
     return;
-  auto keys = std::vector<page_key>{};
-  for (const auto i : positions)
-    keys.push_back(pages[i].key);
+  const auto keys = keys_at(pages, positions);
   const auto where = lookup_.locate(keys, deadline).where;
   for (auto k = size_t{0}; k < keys.size(); ++k)
     if (where.replicas[k].empty())

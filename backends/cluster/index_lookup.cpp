@@ -92,7 +92,9 @@ index_lookup::outcome index_lookup::ask(const index_view& view, std::span<const 
   auto made = outcome{};
   if (std::ranges::all_of(lists, &std::vector<size_t>::empty))
     return made;
-  auto asker = take_asker();
+  auto asker = askers_.take();
+  if (!asker)
+    asker = std::make_unique<caf::scoped_actor>(system_, true);
   auto& self = *asker;
   const auto left = time_left(clock_, deadline);
   const auto asked = std::chrono::steady_clock::now();
@@ -143,20 +145,9 @@ index_lookup::outcome index_lookup::ask(const index_view& view, std::span<const 
     const auto waited = std::chrono::steady_clock::now() - asked;
     receive_within(self, answer, std::max(granted - waited, caf::timespan{0}), on_answer, on_error);
   }
-  if (made.failed.empty()) { // Otherwise a late answer may still arrive.
-    const auto guard = std::lock_guard{mutex_};
-    idle_.push_back(std::move(asker));
-  }
+  if (made.failed.empty()) // Otherwise a late answer may still arrive.
+    askers_.give_back(std::move(asker));
   return made;
-}
-
-index_lookup::asker_ptr index_lookup::take_asker() {
-  const auto guard = std::lock_guard{mutex_};
-  if (idle_.empty())
-    return std::make_unique<caf::scoped_actor>(system_, true);
-  auto last = std::move(idle_.back());
-  idle_.pop_back();
-  return last;
 }
 
 bool index_lookup::is_slow(const index_actor& shard) {

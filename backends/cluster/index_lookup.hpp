@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backends/cluster/index_link.hpp"
+#include "base/spare_pool.hpp"
 #include "hicache/clock.hpp"
 
 #include <caf/actor_addr.hpp>
@@ -41,8 +42,6 @@ public:
                   time_point deadline);
 
 private:
-  using asker_ptr = std::unique_ptr<caf::scoped_actor>;
-
   /// Positions of the keys to query, by shard.
   using shard_lists = std::vector<std::vector<size_t>>;
 
@@ -58,9 +57,6 @@ private:
   outcome ask(const index_view& view, std::span<const page_key> keys, const shard_lists& lists,
               const std::vector<bool>& hedged, time_point deadline, placements& where);
 
-  /// An idle or new actor that sends requests on behalf of a thread.
-  asker_ptr take_asker();
-
   bool is_slow(const index_actor& shard);
 
   /// @param granted How long the shard had to answer.
@@ -69,11 +65,12 @@ private:
   caf::actor_system& system_;
   index_link& index_;
   const clock_source& clock_;
+  /// Actors that send requests on behalf of a thread. Kept, as the end of an actor wakes CAF's
+  /// clock thread, a large part of a lookup.
+  spare_pool<caf::scoped_actor> askers_;
   std::mutex mutex_; // Guards what follows.
   /// Slow shards, and until when the other keepers are queried first.
   std::map<caf::actor_addr, time_point> slow_;
-  /// Idle askers. Kept, as the end of an actor wakes CAF's clock thread, a large part of a lookup.
-  std::vector<asker_ptr> idle_;
 };
 
 } // namespace hicache

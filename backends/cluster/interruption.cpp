@@ -5,9 +5,6 @@
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
-
-#include <cstdint>
 
 namespace hicache {
 
@@ -17,8 +14,7 @@ interruption::interruption() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
 
 void interruption::raise() {
   raised_.store(true, std::memory_order_release);
-  const auto one = uint64_t{1};
-  [[maybe_unused]] const auto written = write(event_.get(), &one, sizeof(one));
+  eventfd_write(event_.get(), 1);
   const auto lock = std::lock_guard{mutex_};
   if (socket_)
     shutdown(socket_.get(), SHUT_RDWR);

@@ -51,16 +51,15 @@ result<std::vector<member_info>> list_members(caf::actor_system& system, const i
 
 result<index_status> ask_status(caf::actor_system& system, const index_actor& shard,
                                 const clock_source& clock, time_point deadline) {
-  auto all = ask<index_status>(system, shard, time_left(clock, deadline), atom::status_v,
-                               status_query{0, limits::members_listed});
-  for (auto has_more = all && all->has_more; has_more && !all->members.empty();) {
-    auto some = ask<index_status>(
-      system, shard, time_left(clock, deadline), atom::status_v,
-      status_query{all->members.back().info.member + 1, limits::members_listed});
-    if (!some)
-      return some;
-    append(all->members, some->members);
-    has_more = some->has_more;
+  const auto part = [&](uint64_t from) {
+    return ask<index_status>(system, shard, time_left(clock, deadline), atom::status_v,
+                             status_query{from, limits::members_listed});
+  };
+  auto all = HICACHE_TRY(part(0));
+  for (auto has_more = all.has_more; has_more && !all.members.empty();) {
+    auto some = HICACHE_TRY(part(all.members.back().info.member + 1));
+    append(all.members, some.members);
+    has_more = some.has_more;
   }
   return all;
 }

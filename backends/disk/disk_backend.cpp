@@ -1,10 +1,10 @@
 #include "backends/disk/disk_backend.hpp"
 
-#include "backends/disk/disk_channels.hpp"
 #include "backends/disk/disk_log.hpp"
 #include "backends/disk/disk_objects.hpp"
 #include "backends/disk/disk_recovery.hpp"
 #include "backends/disk/disk_transfers.hpp"
+#include "base/spare_pool.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
 
@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -27,18 +28,15 @@ constexpr auto record_bytes_max = uint64_t{8} << 20;
 class disk_backend final : public blocking_store {
 public:
   disk_backend(disk_options options, std::unique_ptr<disk_device> device, const clock_source& clock)
-    : options_(std::move(options)), device_(std::move(device)), clock_(clock), channels_(*device_),
+    : options_(std::move(options)), device_(std::move(device)), clock_(clock),
       log_(options_.segment_bytes, options_.segments, options_.live_bytes) {}
 
   result<void> recover() {
     cleaner_ = HICACHE_TRY(device_->open_channel(disk_channel_bytes));
-    const auto torn
-      = recover_log(log_, *device_, options_.name, options_.segments, options_.segment_bytes);
-    if (!torn)
-      return tl::unexpected{torn.error()};
+    const auto torn = HICACHE_TRY(
+      recover_log(log_, *device_, options_.name, options_.segments, options_.segment_bytes));
     const auto guard = std::scoped_lock{write_mutex_};
-    if (auto written = append_removals(*torn, true); !written)
-      return written;
+    HICACHE_TRY(append_removals(torn, true));
     return sync(log_.last_committed());
   }
 
@@ -86,7 +84,7 @@ public:
     // Again, those that were moved meanwhile.
     while (!wanted.empty() && clock_.now() < deadline) {
       find_all(wanted, rule);
-      auto channel = channels_.borrow();
+      auto channel = borrow_channel();
       if (!channel) {
         for (auto* const x : wanted)
           x->outcome = tl::unexpected{channel.error()};
@@ -291,6 +289,12 @@ private:
                                   + format_bytes(options_.segment_bytes));
   }
 
+  result<std::unique_ptr<disk_channel>> borrow_channel() {
+    if (auto spare = channels_.take())
+      return spare;
+    return device_->open_channel(disk_channel_bytes);
+  }
+
   /// Appends a record of these objects and of the removals that it has, and commits it.
   /// @pre write_mutex_ is held
   result<void> append(disk_record& record, std::span<written_object> objects, bool is_cleaning) {
@@ -302,9 +306,8 @@ private:
         || disk_record_bytes(record) > options_.segment_bytes)
       record.removals.clear();
     const auto bytes = disk_record_bytes(record);
-    if (auto ready = make_room(bytes, is_cleaning); !ready)
-      return ready;
-    auto channel = HICACHE_TRY(channels_.borrow());
+    HICACHE_TRY(make_room(bytes, is_cleaning));
+    auto channel = HICACHE_TRY(borrow_channel());
     auto where = disk_log::slot{};
     {
       const auto lock = std::scoped_lock{mutex_};
@@ -345,12 +348,10 @@ private:
         case disk_log::step::no_room:
           return full();
         case disk_log::step::create_segment:
-          if (auto made = create_segment(); !made)
-            return made;
+          HICACHE_TRY(create_segment());
           break;
         case disk_log::step::clean_segment:
-          if (auto cleaned = clean_segment(); !cleaned)
-            return cleaned;
+          HICACHE_TRY(clean_segment());
           break;
       }
     }
@@ -521,8 +522,7 @@ private:
       removals = removals.subspan(some.size());
       auto record = disk_record{};
       record.removals.assign(some.begin(), some.end());
-      if (auto written = append(record, {}, is_cleaning); !written)
-        return written;
+      HICACHE_TRY(append(record, {}, is_cleaning));
     }
     return {};
   }
@@ -562,7 +562,7 @@ private:
   const disk_options options_;
   const std::unique_ptr<disk_device> device_;
   const clock_source& clock_;
-  disk_channels channels_;
+  spare_pool<disk_channel> channels_;
   /// Held while a record is written: one that is committed has all those before it on the disk.
   std::mutex write_mutex_;
   std::mutex sync_mutex_;

@@ -194,10 +194,6 @@ void disk_log::abandon(const slot& where) {
   verified_through_ = std::min(verified_through_, where.sequence - 1);
 }
 
-void disk_log::note_durable(uint64_t sequence) {
-  durable_ = std::max(durable_, std::min(sequence, verified_through_));
-}
-
 // -- cleaning -----------------------------------------------------------------
 
 std::optional<uint32_t> disk_log::fewest_live() const {

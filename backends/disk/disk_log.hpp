@@ -7,6 +7,7 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -150,7 +151,9 @@ public:
   std::vector<uint32_t> take_unsynced() { return std::exchange(unsynced_, {}); }
 
   /// All records up to this one are on the disk.
-  void note_durable(uint64_t sequence);
+  void note_durable(uint64_t sequence) {
+    durable_ = std::max(durable_, std::min(sequence, verified_through_));
+  }
 
   // -- cleaning -----------------------------------------------------------------
 

@@ -175,16 +175,14 @@ public:
   /// Makes known to the library what there is, and tries a channel.
   result<void> start() {
     for (const auto segment : folder_->segments())
-      if (auto known = enter(segment); !known)
-        return known;
+      HICACHE_TRY(enter(segment));
     return open_channel(disk_block_bytes).map([](const auto&) {});
   }
 
   std::vector<uint32_t> segments() const override { return folder_->segments(); }
 
   result<void> create(uint32_t segment) override {
-    if (auto made = folder_->create(segment); !made)
-      return made;
+    HICACHE_TRY(folder_->create(segment));
     auto known = enter(segment);
     if (!known)
       static_cast<void>(folder_->remove(segment));

@@ -2,6 +2,9 @@
 
 #include "cache/hash/page_hash.hpp"
 
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
 #include <utility>
 
 namespace hicache::serde {
@@ -25,23 +28,15 @@ std::string_view take_last_word(std::string_view& text) {
   return word;
 }
 
-int digit_of(char x) {
-  if (x >= '0' && x <= '9')
-    return x - '0';
-  if (x >= 'a' && x <= 'f')
-    return x - 'a' + 10;
-  return x >= 'A' && x <= 'F' ? x - 'A' + 10 : -1;
-}
-
 bool parse_hex(std::string_view digits, secret_key& key) {
   if (digits.size() != 2 * secret_key::size)
     return false;
   for (auto i = size_t{0}; i < secret_key::size; ++i) {
-    const auto high = digit_of(digits[2 * i]);
-    const auto low = digit_of(digits[2 * i + 1]);
-    if (high < 0 || low < 0)
+    const auto* const pair = digits.data() + 2 * i;
+    auto byte = uint8_t{0};
+    if (std::from_chars(pair, pair + 2, byte, 16).ptr != pair + 2)
       return false;
-    key.bytes()[i] = static_cast<std::byte>(high << 4 | low);
+    key.bytes()[i] = std::byte{byte};
   }
   return true;
 }

@@ -240,10 +240,6 @@ page_key object_codec::object_name(const page_key& key) const noexcept {
   return key == page_key{} ? key : object_key(key, name_mask_);
 }
 
-bool object_codec::is_quantised(uint64_t original_bytes) const noexcept {
-  return fp8_ && fp8_->original_bytes() == original_bytes;
-}
-
 uint64_t object_codec::encoded_bytes(uint64_t original_bytes) const noexcept {
   HICACHE_CHECK(options_.chain.compression == compression::none);
   return object_header_bytes + (is_quantised(original_bytes) ? fp8_->fp8_bytes() : original_bytes);
@@ -357,11 +353,9 @@ result<void> object_codec::decode(const page_key& key, std::span<std::byte> obje
                                   std::span<const std::span<std::byte>> parts,
                                   codec_scratch& scratch) const {
   const auto header = HICACHE_TRY(decode_object_header(object));
-  if (auto opened = open(header, key, object); !opened)
-    return opened;
+  HICACHE_TRY(open(header, key, object));
   const auto wanted = length_of(parts);
-  if (auto checked = check(header, wanted); !checked)
-    return checked;
+  HICACHE_TRY(check(header, wanted));
   const auto is_fp8 = header.quantisation != quantisation::none;
   const auto stage_bytes = is_fp8 ? fp8_->fp8_bytes() : wanted;
   // A single part is decoded in place.
@@ -380,8 +374,7 @@ result<void> object_codec::decode(const page_key& key, std::span<std::byte> obje
                    + " bytes behind its header; expected " + std::to_string(stage_bytes));
   }
   if (is_fp8) {
-    if (auto widened = fp8_->dequantise(stage, whole, *scratch.values_); !widened)
-      return widened;
+    HICACHE_TRY(fp8_->dequantise(stage, whole, *scratch.values_));
   } else if (stage.data() != whole.data()) {
     std::ranges::copy(stage, whole.begin());
   }

@@ -115,7 +115,9 @@ private:
   object_codec(const object_codec_options& options, std::optional<fp8_object> fp8, key_ring keys);
 
   /// Whether an object of this length is converted to fp8.
-  bool is_quantised(uint64_t original_bytes) const noexcept;
+  bool is_quantised(uint64_t original_bytes) const noexcept {
+    return fp8_ && fp8_->original_bytes() == original_bytes;
+  }
 
   result<void> seal(object_header& header, const page_key& key, uint64_t tenant,
                     std::span<std::byte> encoded) const;

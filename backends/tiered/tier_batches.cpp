@@ -1,5 +1,6 @@
 #include "backends/tiered/tier_batches.hpp"
 
+#include "base/keys_of.hpp"
 #include "base/limits.hpp"
 
 #include <algorithm>
@@ -364,9 +365,7 @@ void tier_list::take(tiered_core& core, position at, result<object_list> part) {
 void tier_list::look_above(tiered_core& core, size_t tier) {
   if (part_->objects.empty())
     return;
-  auto keys = std::vector<page_key>{};
-  for (const auto& object : part_->objects)
-    keys.push_back(object.key);
+  const auto keys = keys_of(part_->objects);
   is_above_.resize(keys.size());
   const auto self = std::static_pointer_cast<tier_list>(shared_from_this());
   for (auto above = size_t{0}; above < tier; ++above)

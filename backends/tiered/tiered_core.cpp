@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 
 #include <algorithm>
 #include <exception>
@@ -57,8 +58,7 @@ std::shared_ptr<tier_state> tiered_core::make_tier(store_tier from) {
 result<void> tiered_core::open(std::vector<store_tier> tiers) {
   for (auto& tier : tiers)
     tiers_.push_back(make_tier(std::move(tier)));
-  if (auto arranged = arrange(tiers_); !arranged)
-    return arranged;
+  HICACHE_TRY(arrange(tiers_));
   update_order();
   return {};
 }
