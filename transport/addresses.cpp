@@ -2,6 +2,7 @@
 
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 
 #include <array>
 #include <cstring>
@@ -47,6 +48,20 @@ std::string format_address(const sockaddr_storage& address) {
 
 socklen_t address_length(const sockaddr_storage& address) noexcept {
   return address.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+}
+
+void tune_socket(int socket, std::chrono::seconds silence, int probes) noexcept {
+  const auto set = [socket](int level, int option, int value) {
+    // Best effort: not every kind of socket has these options.
+    static_cast<void>(::setsockopt(socket, level, option, &value, sizeof(value)));
+  };
+  const auto silent = static_cast<int>(silence.count());
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, silent);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(IPPROTO_TCP, TCP_KEEPCNT, probes);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * (silent + probes));
 }
 
 } // namespace hicache

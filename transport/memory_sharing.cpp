@@ -4,6 +4,7 @@
 #include "base/socket_peer.hpp"
 #include "base/try.hpp"
 
+#include <absl/strings/escaping.h>
 #include <spdlog/spdlog.h>
 
 #include <fcntl.h>
@@ -68,16 +69,10 @@ std::optional<socket_address> abstract_address(const std::string& name) {
 }
 
 result<std::string> random_name() {
-  auto bytes = std::array<unsigned char, 16>{};
+  auto bytes = std::array<char, 16>{};
   if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
     return fail(ec::io_failure, system_message("getrandom"));
-  auto name = std::string{"hicache-"};
-  for (auto byte : bytes) {
-    constexpr auto* digits = "0123456789abcdef";
-    name += digits[byte >> 4];
-    name += digits[byte & 15];
-  }
-  return name;
+  return "hicache-" + absl::BytesToHexString({bytes.data(), bytes.size()});
 }
 
 /// A descriptor of the memory that permits this access.
@@ -91,24 +86,32 @@ unique_fd descriptor_for(const shared_memory& memory, peer_access access) {
   return unique_fd{::fcntl(memory.fd(), F_DUPFD_CLOEXEC, 0)};
 }
 
+/// A greeting with room for a descriptor. The header refers to the other members.
+struct greeting_message {
+  greeting_message() {
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+  }
+
+  greeting said;
+  iovec part{&said, sizeof(said)};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+};
+
 /// Queues the greeting and the descriptor.
 bool hand_over(const unique_fd& connection, int memory, uint64_t size) {
-  auto message = greeting{};
-  message.size = size;
-  auto part = iovec{&message, sizeof(message)};
-  alignas(cmsghdr) auto control = std::array<char, CMSG_SPACE(sizeof(int))>{};
-  auto header = msghdr{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = control.data();
-  header.msg_controllen = control.size();
-  auto* rights = CMSG_FIRSTHDR(&header);
+  auto message = greeting_message{};
+  message.said.size = size;
+  auto* rights = CMSG_FIRSTHDR(&message.header);
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
   rights->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(rights), &memory, sizeof(int));
-  return ::sendmsg(connection.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL)
-         == static_cast<ssize_t>(sizeof(message));
+  return ::sendmsg(connection.get(), &message.header, MSG_DONTWAIT | MSG_NOSIGNAL)
+         == static_cast<ssize_t>(sizeof(greeting));
 }
 
 class memory_offer_thread final : public memory_offer {
@@ -119,9 +122,8 @@ public:
       listener_(std::move(listener)), stop_(std::move(stop)), thread_([this] { run(); }) {}
 
   ~memory_offer_thread() override {
-    const auto one = uint64_t{1};
     // An eventfd accepts this write at once; a failure could not be handled.
-    [[maybe_unused]] const auto written = ::write(stop_.get(), &one, sizeof(one));
+    ::eventfd_write(stop_.get(), 1);
     thread_.join();
   }
 
@@ -178,17 +180,10 @@ private:
 
 result<std::pair<greeting, unique_fd>> receive(const unique_fd& connection,
                                                const std::string& name) {
-  auto message = greeting{};
-  auto part = iovec{&message, sizeof(message)};
-  alignas(cmsghdr) auto control = std::array<char, CMSG_SPACE(sizeof(int))>{};
-  auto header = msghdr{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = control.data();
-  header.msg_controllen = control.size();
+  auto message = greeting_message{};
   auto got = ssize_t{};
   do
-    got = ::recvmsg(connection.get(), &header, MSG_CMSG_CLOEXEC);
+    got = ::recvmsg(connection.get(), &message.header, MSG_CMSG_CLOEXEC);
   while (got < 0 && errno == EINTR);
   if (got < 0)
     return fail(ec::peer_unreachable,
@@ -196,7 +191,7 @@ result<std::pair<greeting, unique_fd>> receive(const unique_fd& connection,
   if (got == 0)
     return fail(ec::peer_unreachable, "the owner of memory " + name + " refused");
   auto fd = unique_fd{};
-  const auto* rights = CMSG_FIRSTHDR(&header);
+  const auto* rights = CMSG_FIRSTHDR(&message.header);
   if (rights != nullptr && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS
       && rights->cmsg_len == CMSG_LEN(sizeof(int))) {
     auto raw = -1;
@@ -204,12 +199,12 @@ result<std::pair<greeting, unique_fd>> receive(const unique_fd& connection,
     fd = unique_fd{raw};
   }
   if (got == static_cast<ssize_t>(old_greeting_bytes))
-    message.stays = 0;
-  else if (got != static_cast<ssize_t>(sizeof(message)))
+    message.said.stays = 0;
+  else if (got != static_cast<ssize_t>(sizeof(greeting)))
     fd = {};
-  if (message.magic != greeting{}.magic || !fd)
+  if (message.said.magic != greeting{}.magic || !fd)
     return fail(ec::malformed_message, "the owner of memory " + name + " sent something else");
-  return std::pair{message, std::move(fd)};
+  return std::pair{message.said, std::move(fd)};
 }
 
 } // namespace

@@ -1,6 +1,8 @@
 #include "transport/page_link.hpp"
 
 #include "base/check.hpp"
+#include "base/limits.hpp"
+#include "transport/addresses.hpp"
 
 #include <openssl/bio.h>
 #include <openssl/err.h>
@@ -88,7 +90,10 @@ void page_link::outgoing::skip(size_t bytes) {
 page_link::page_link(unique_fd socket, ssl_ctx_st* tls, bool is_server)
   : socket_(std::move(socket)), tls_(tls != nullptr ? SSL_new(tls) : nullptr, SSL_free),
     is_agreed_(tls == nullptr) {
-  tune_page_socket(socket_.get());
+  tune_socket(socket_.get(), limits::silent_peer_time, limits::silent_peer_probes);
+  // Not every kind of socket has this option.
+  static_cast<void>(::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT,
+                                 &limits::page_send_bytes, sizeof(limits::page_send_bytes)));
   if (!tls_)
     return;
   auto* bio = BIO_new(socket_method());
@@ -322,24 +327,6 @@ void page_link::lose_tls() {
     lose(hung_up);
   else
     lose("TLS: " + std::string{reason});
-}
-
-void tune_page_socket(int socket) noexcept {
-  const auto set = [socket](int level, int option, int value) {
-    // Best effort: not every kind of socket has these options.
-    static_cast<void>(::setsockopt(socket, level, option, &value, sizeof(value)));
-  };
-  constexpr auto silent = static_cast<int>(limits::silent_peer_time.count());
-  constexpr auto unanswered_ms = static_cast<unsigned>(
-    std::chrono::milliseconds{limits::silent_peer_time}.count()
-    + std::chrono::milliseconds{std::chrono::seconds{limits::silent_peer_probes}}.count());
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(IPPROTO_TCP, TCP_NOTSENT_LOWAT, limits::page_send_bytes);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, silent);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
-  set(IPPROTO_TCP, TCP_KEEPCNT, limits::silent_peer_probes);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(unanswered_ms));
 }
 
 } // namespace hicache

@@ -168,7 +168,4 @@ private:
   size_t arrived_ = 0;
 };
 
-/// Sets options of page connections: no send delay, and keepalive to detect a peer that is cut off.
-void tune_page_socket(int socket) noexcept;
-
 } // namespace hicache

@@ -131,9 +131,8 @@ public:
   ~socket_page_server() override {
     if (!thread_.joinable())
       return;
-    const auto one = uint64_t{1};
     // An eventfd accepts this write at once; a failure could not be handled.
-    [[maybe_unused]] const auto written = ::write(stop_.get(), &one, sizeof(one));
+    ::eventfd_write(stop_.get(), 1);
     thread_.join();
   }
 

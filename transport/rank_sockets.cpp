@@ -1,10 +1,10 @@
 #include "transport/rank_sockets.hpp"
 
+#include "transport/addresses.hpp"
 #include "transport/rank_limits.hpp"
 
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -68,19 +68,9 @@ unique_fd make_socket(const address& to) {
   return unique_fd{::socket(to.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
 }
 
-/// No delay before sending, and keepalive to detect a peer that is cut off.
 void tune(int fd) {
-  const auto set = [fd](int level, int name, int value) {
-    ::setsockopt(fd, level, name, &value,
-                 sizeof(value)); // Unix sockets have none of these options and need none.
-  };
-  const auto seconds = static_cast<int>(rank_limits::peer_silence.count());
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 1);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
-  set(IPPROTO_TCP, TCP_KEEPCNT, seconds - 1);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * seconds);
+  constexpr auto probes = static_cast<int>(rank_limits::peer_silence.count()) - 1;
+  tune_socket(fd, std::chrono::seconds{1}, probes);
 }
 
 /// Binds; a socket path is accessible to its owner only, and a stale one of a crash is replaced.

@@ -61,14 +61,14 @@ const char* populate(const unique_fd& fd, uint64_t bytes, uint64_t resident) {
 }
 
 /// Memory in free huge pages of the machine's pool, each with one page table entry instead of 512.
-std::optional<unique_fd> make_huge(uint64_t bytes, const std::string& name) {
+unique_fd make_huge(uint64_t bytes, const std::string& name) {
   if (bytes % 2_MiB != 0)
-    return std::nullopt;
+    return {};
   // memfd_create takes the page size flags of mmap.
   auto fd = unique_fd{
     ::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | MAP_HUGE_2MB)};
   if (!fd || populate(fd, bytes, bytes) != nullptr)
-    return std::nullopt;
+    return {};
   return fd;
 }
 
@@ -100,31 +100,14 @@ result<mapped_peer_memory> mapped_peer_memory::open(const unique_fd& fd, unique_
     return fail(ec::io_failure, "a peer's memory is neither sealed against shrinking nor a file");
   const auto size = static_cast<size_t>(status.st_size);
   const auto protection = access == peer_access::write ? PROT_READ | PROT_WRITE : PROT_READ;
-  auto* address = ::mmap(nullptr, size, protection, MAP_SHARED, fd.get(), 0);
-  if (address == MAP_FAILED)
+  auto memory = unique_mapping::create(size, protection, MAP_SHARED, fd.get());
+  if (!memory)
     return fail(ec::io_failure, "cannot map a peer's memory: " + system_message(errno));
-  return mapped_peer_memory{{static_cast<std::byte*>(address), size}, std::move(owner)};
-}
-
-mapped_peer_memory::mapped_peer_memory(mapped_peer_memory&& other) noexcept
-  : bytes_(std::exchange(other.bytes_, {})), owner_(std::move(other.owner_)) {}
-
-mapped_peer_memory& mapped_peer_memory::operator=(mapped_peer_memory&& other) noexcept {
-  if (this != &other) {
-    unmap();
-    bytes_ = std::exchange(other.bytes_, {});
-    owner_ = std::move(other.owner_);
-  }
-  return *this;
+  return mapped_peer_memory{std::move(memory), std::move(owner)};
 }
 
 mapped_peer_memory::~mapped_peer_memory() {
-  unmap();
-}
-
-void mapped_peer_memory::unmap() noexcept {
-  if (!bytes_.empty())
-    ::munmap(bytes_.data(), bytes_.size());
+  memory_ = {};
   // Wakes watchers of the connection that hold a descriptor of their own.
   if (owner_)
     ::shutdown(owner_.get(), SHUT_RDWR);
@@ -144,20 +127,13 @@ result<shared_memory> shared_memory::create(uint64_t bytes, uint64_t resident,
     return fail(ec::invalid_argument, "shared memory of 0 bytes was asked for");
   if (bytes > static_cast<uint64_t>(std::numeric_limits<off_t>::max()))
     return creation_error(bytes, "more than a file can hold");
-  auto fd = unique_fd{};
-  if (auto huge = resident == bytes ? make_huge(bytes, name) : std::nullopt) {
-    fd = std::move(*huge);
-  } else {
+  auto fd = resident == bytes ? make_huge(bytes, name) : unique_fd{};
+  if (!fd)
     fd = HICACHE_TRY(make_plain(bytes, resident, name));
-  }
-  auto* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (address == MAP_FAILED)
-    return creation_error(bytes, "mmap: " + system_message(errno));
+  auto memory = HICACHE_TRY(map(std::move(fd), bytes));
   // Fills the page tables now, which costs ten times as much as the copy that would fault the pages
   // in later. Kernels before 5.14 lack this; there the first pass over the memory is slow.
-  static_cast<void>(::madvise(address, resident, MADV_POPULATE_WRITE));
-  auto memory
-    = shared_memory{std::move(fd), {static_cast<std::byte*>(address), static_cast<size_t>(bytes)}};
+  static_cast<void>(::madvise(memory.data(), resident, MADV_POPULATE_WRITE));
   if (::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
     return creation_error(bytes, "F_ADD_SEALS: " + system_message(errno));
   // Peers get the descriptor, but only the mapping above may write. Kernels before 5.1 lack this
@@ -180,34 +156,14 @@ result<shared_memory> shared_memory::map_file(unique_fd fd, uint64_t bytes, uint
     return creation_error(bytes, "not enough memory");
   if (const auto* failed = populate(fd, bytes, resident))
     return creation_error(bytes, std::string{failed} + ": " + system_message(errno));
-  auto* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (address == MAP_FAILED)
+  return map(std::move(fd), bytes);
+}
+
+result<shared_memory> shared_memory::map(unique_fd fd, uint64_t bytes) {
+  auto memory = unique_mapping::create(bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get());
+  if (!memory)
     return creation_error(bytes, "mmap: " + system_message(errno));
-  return shared_memory{std::move(fd), {static_cast<std::byte*>(address), size_t{bytes}}};
-}
-
-shared_memory::shared_memory(unique_fd fd, std::span<std::byte> bytes) noexcept
-  : fd_(std::move(fd)), bytes_(bytes) {}
-
-shared_memory::shared_memory(shared_memory&& other) noexcept
-  : fd_(std::move(other.fd_)), bytes_(std::exchange(other.bytes_, {})) {}
-
-shared_memory& shared_memory::operator=(shared_memory&& other) noexcept {
-  if (this != &other) {
-    unmap();
-    fd_ = std::move(other.fd_);
-    bytes_ = std::exchange(other.bytes_, {});
-  }
-  return *this;
-}
-
-shared_memory::~shared_memory() {
-  unmap();
-}
-
-void shared_memory::unmap() noexcept {
-  if (!bytes_.empty())
-    ::munmap(bytes_.data(), bytes_.size());
+  return shared_memory{std::move(fd), std::move(memory)};
 }
 
 } // namespace hicache

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "base/unique_fd.hpp"
+#include "base/unique_mapping.hpp"
 #include "hicache/error.hpp"
 
 #include <cstddef>
@@ -24,33 +25,29 @@ public:
   static result<mapped_peer_memory> open(const unique_fd& fd, unique_fd owner = {},
                                          peer_access access = peer_access::read);
 
-  mapped_peer_memory(mapped_peer_memory&& other) noexcept;
-
-  mapped_peer_memory& operator=(mapped_peer_memory&& other) noexcept;
+  mapped_peer_memory(mapped_peer_memory&& other) noexcept = default;
 
   ~mapped_peer_memory();
 
-  const std::byte* data() const noexcept { return bytes_.data(); }
+  const std::byte* data() const noexcept { return memory_.data(); }
 
   /// In bytes.
-  uint64_t size() const noexcept { return bytes_.size(); }
+  uint64_t size() const noexcept { return memory_.size(); }
 
-  std::span<const std::byte> bytes() const noexcept { return bytes_; }
+  std::span<const std::byte> bytes() const noexcept { return memory_.bytes(); }
 
   /// @pre mapped for writing
-  std::span<std::byte> writable_bytes() const noexcept { return bytes_; }
+  std::span<std::byte> writable_bytes() const noexcept { return memory_.bytes(); }
 
   /// A connection to the owner that hangs up when the owner or this object is gone. Empty if the
   /// owner keeps no connections.
   const unique_fd& owner() const noexcept { return owner_; }
 
 private:
-  mapped_peer_memory(std::span<std::byte> bytes, unique_fd owner) noexcept
-    : bytes_(bytes), owner_(std::move(owner)) {}
+  mapped_peer_memory(unique_mapping memory, unique_fd owner) noexcept
+    : memory_(std::move(memory)), owner_(std::move(owner)) {}
 
-  void unmap() noexcept;
-
-  std::span<std::byte> bytes_;
+  unique_mapping memory_;
   unique_fd owner_;
 };
 
@@ -80,29 +77,24 @@ public:
   /// @returns io_failure if there is no room, or mapping fails
   static result<shared_memory> map_file(unique_fd fd, uint64_t bytes, uint64_t resident);
 
-  shared_memory(shared_memory&& other) noexcept;
-
-  shared_memory& operator=(shared_memory&& other) noexcept;
-
-  ~shared_memory();
-
-  std::byte* data() const noexcept { return bytes_.data(); }
+  std::byte* data() const noexcept { return memory_.data(); }
 
   /// In bytes.
-  uint64_t size() const noexcept { return bytes_.size(); }
+  uint64_t size() const noexcept { return memory_.size(); }
 
-  std::span<std::byte> bytes() const noexcept { return bytes_; }
+  std::span<std::byte> bytes() const noexcept { return memory_.bytes(); }
 
   /// The descriptor of the memory; owned by this object.
   int fd() const noexcept { return fd_.get(); }
 
 private:
-  shared_memory(unique_fd fd, std::span<std::byte> bytes) noexcept;
+  shared_memory(unique_fd fd, unique_mapping memory) noexcept
+    : fd_(std::move(fd)), memory_(std::move(memory)) {}
 
-  void unmap() noexcept;
+  static result<shared_memory> map(unique_fd fd, uint64_t bytes);
 
   unique_fd fd_;
-  std::span<std::byte> bytes_;
+  unique_mapping memory_;
 };
 
 } // namespace hicache

@@ -181,10 +181,7 @@ private:
     }
   }
 
-  void wake() {
-    const auto one = uint64_t{1};
-    static_cast<void>(::write(wake_.get(), &one, sizeof(one)));
-  }
+  void wake() { ::eventfd_write(wake_.get(), 1); }
 
   // -- with the lock held -----------------------------------------------------
 
@@ -468,23 +465,19 @@ result<std::unique_ptr<rank_reducer>> make_socket_reducer(const socket_reducer_o
       || (!options.machine.empty() && !fill(mine.process.machine, options.machine)))
     return fail(ec::invalid_argument, "the name of a job or machine is too long");
   // Every rank creates memory; all but the first of their host release it.
-  auto memory = host_reductions::create(options.size);
-  if (!memory)
-    return tl::unexpected{memory.error()};
-  mine.memory_fd = memory->fd();
+  auto memory = HICACHE_TRY(host_reductions::create(options.size));
+  mine.memory_fd = memory.fd();
   auto meeting = HICACHE_TRY(meet(options, mine));
   const auto hosts = rank_hosts{meeting.ranks};
   const auto& neighbours = hosts.members[hosts.of_rank[options.rank]];
   if (neighbours.front() == options.rank) {
     const auto ranks = static_cast<uint32_t>(neighbours.size());
-    HICACHE_TRY(memory->reserve(ranks));
+    HICACHE_TRY(memory.reserve(ranks));
   } else {
     const auto& first = meeting.ranks[neighbours.front()];
-    memory = host_reductions::attach(first.process, first.memory_fd, options.size);
-    if (!memory)
-      return tl::unexpected{memory.error()};
+    memory = HICACHE_TRY(host_reductions::attach(first.process, first.memory_fd, options.size));
   }
-  return std::make_unique<socket_reducer>(options.rank, std::move(meeting), std::move(*memory));
+  return std::make_unique<socket_reducer>(options.rank, std::move(meeting), std::move(memory));
 }
 
 } // namespace hicache

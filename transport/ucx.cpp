@@ -21,7 +21,9 @@ namespace {
 /// Longer data use rendezvous: the receiver, not UCX, then provides the memory.
 constexpr auto rendezvous_bytes = size_t{64} << 10;
 
-tl::unexpected<error> ucx_error(const char* call, ucs_status_t status) {
+result<void> check(const char* call, ucs_status_t status) {
+  if (status == UCS_OK)
+    return {};
   return fail(ec::io_failure, std::string{call} + ": " + ucs_status_string(status));
 }
 
@@ -44,20 +46,17 @@ std::string rdma_devices() {
 /// TCP, so only RDMA devices are enabled unless UCX_NET_DEVICES names others.
 result<ucx_context> make_context() {
   auto* config = static_cast<ucp_config_t*>(nullptr);
-  if (auto status = ucp_config_read(nullptr, nullptr, &config); status != UCS_OK)
-    return ucx_error("ucp_config_read", status);
+  HICACHE_TRY(check("ucp_config_read", ucp_config_read(nullptr, nullptr, &config)));
   const auto guard
     = std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)>{config, ucp_config_release};
   if (std::getenv("UCX_NET_DEVICES") == nullptr)
-    if (auto status = ucp_config_modify(config, "NET_DEVICES", rdma_devices().c_str());
-        status != UCS_OK)
-      return ucx_error("ucp_config_modify", status);
+    HICACHE_TRY(
+      check("ucp_config_modify", ucp_config_modify(config, "NET_DEVICES", rdma_devices().c_str())));
   auto params = ucp_params_t{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   auto context = ucp_context_h{};
-  if (auto status = ucp_init(&params, config, &context); status != UCS_OK)
-    return ucx_error("ucp_init", status);
+  HICACHE_TRY(check("ucp_init", ucp_init(&params, config, &context)));
   return ucx_context{context};
 }
 
@@ -66,8 +65,7 @@ result<ucx_worker> make_worker(const ucx_context& context) {
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   auto worker = ucp_worker_h{};
-  if (auto status = ucp_worker_create(context.get(), &params, &worker); status != UCS_OK)
-    return ucx_error("ucp_worker_create", status);
+  HICACHE_TRY(check("ucp_worker_create", ucp_worker_create(context.get(), &params, &worker)));
   return ucx_worker{worker};
 }
 
@@ -95,14 +93,6 @@ void ucx_connection::send(page_parcel parcel) {
   lane_.send(shared_from_this(), std::move(parcel));
 }
 
-bool ucx_connection::has_room() const noexcept {
-  return unsent_ < limits::transfers_in_flight;
-}
-
-bool ucx_connection::is_open() const noexcept {
-  return failure_ == UCS_OK && endpoint_.get() != nullptr;
-}
-
 result<std::unique_ptr<ucx_lane>> ucx_lane::open(page_transport transport, page_message kind,
                                                  page_sink& sink) {
   const auto is_wanted = transport == page_transport::ucx;
@@ -127,14 +117,13 @@ result<void> ucx_lane::start() {
   handler.id = static_cast<unsigned>(kind_);
   handler.cb = on_message;
   handler.arg = this;
-  if (auto status = ucp_worker_set_am_recv_handler(worker_.get(), &handler); status != UCS_OK)
-    return ucx_error("ucp_worker_set_am_recv_handler", status);
-  if (auto status = ucp_worker_get_efd(worker_.get(), &fd_); status != UCS_OK)
-    return ucx_error("ucp_worker_get_efd", status);
+  HICACHE_TRY(check("ucp_worker_set_am_recv_handler",
+                    ucp_worker_set_am_recv_handler(worker_.get(), &handler)));
+  HICACHE_TRY(check("ucp_worker_get_efd", ucp_worker_get_efd(worker_.get(), &fd_)));
   auto* address = static_cast<ucp_address_t*>(nullptr);
   auto length = size_t{0};
-  if (auto status = ucp_worker_get_address(worker_.get(), &address, &length); status != UCS_OK)
-    return ucx_error("ucp_worker_get_address", status);
+  HICACHE_TRY(
+    check("ucp_worker_get_address", ucp_worker_get_address(worker_.get(), &address, &length)));
   const auto bytes = bytes_at(address, length);
   address_.assign(bytes.begin(), bytes.end());
   ucp_worker_release_address(worker_.get(), address);
@@ -169,10 +158,6 @@ std::shared_ptr<ucx_connection> ucx_lane::connect(std::span<const std::byte> add
   return made;
 }
 
-bool ucx_lane::progress() noexcept {
-  return ucp_worker_progress(worker_.get()) != 0;
-}
-
 void ucx_lane::drain() noexcept {
   while (progress()) {
   }
@@ -188,10 +173,6 @@ bool ucx_lane::settle(time_point until) noexcept {
 void ucx_lane::settle() noexcept {
   while (!arrivals_.empty())
     progress();
-}
-
-bool ucx_lane::arm() noexcept {
-  return ucp_worker_arm(worker_.get()) == UCS_OK;
 }
 
 // -- sending ------------------------------------------------------------------

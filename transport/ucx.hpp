@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/limits.hpp"
 #include "hicache/clock.hpp"
 #include "hicache/error.hpp"
 #include "transport/page_channel.hpp"
@@ -68,9 +69,11 @@ public:
 
   void send(page_parcel parcel) override;
 
-  bool has_room() const noexcept override;
+  bool has_room() const noexcept override { return unsent_ < limits::transfers_in_flight; }
 
-  bool is_open() const noexcept override;
+  bool is_open() const noexcept override {
+    return failure_ == UCS_OK && endpoint_.get() != nullptr;
+  }
 
   /// Must be called before the last reference goes.
   void close() noexcept { endpoint_ = {}; }
@@ -110,7 +113,7 @@ public:
 
   /// Processes pending events.
   /// @returns whether there were any
-  bool progress() noexcept;
+  bool progress() noexcept { return ucp_worker_progress(worker_.get()) != 0; }
 
   /// Processes pending events without waiting for more, so that closed connections finish. Call it
   /// soon after closing some: UCX before 1.18 aborts if a pending event belongs to a file
@@ -127,7 +130,7 @@ public:
 
   /// Makes fd() readable when events are pending.
   /// @returns false if some are pending already
-  bool arm() noexcept;
+  bool arm() noexcept { return ucp_worker_arm(worker_.get()) == UCS_OK; }
 
   int fd() const noexcept { return fd_; }
 
