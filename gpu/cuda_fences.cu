@@ -26,9 +26,9 @@ result<void> cuda_fences::add(std::span<const page_index> l1_pages, void* event)
   HICACHE_TRY(check_cuda(ec::copy_failed, "cudaStreamWaitEvent",
                          cudaStreamWaitEvent(stream_.get(), static_cast<cudaEvent_t>(event), 0)));
   HICACHE_TRY(check_cuda(ec::copy_failed, "cudaEventRecord",
-                         cudaEventRecord(newest.event.get(), stream_.get())));
+                         cudaEventRecord(newest->event.get(), stream_.get())));
   for (const auto page : l1_pages)
-    last_.at(page) = newest.number;
+    last_.at(page) = newest->number;
   return {};
 }
 
