@@ -98,7 +98,7 @@ template <class Enum>
 requires std::is_enum_v<Enum>
 void write(std::string& text, Enum value) {
   const auto names = std::span<const std::string_view>{names_of<Enum>};
-  absl::StrAppend(&text, "\"", names[static_cast<size_t>(value)], "\"");
+  text.append("\"").append(names[static_cast<size_t>(value)]).append("\"");
 }
 /// Text that is not UTF-8 becomes {"hex":...}.
 void write(std::string& text, const std::string& value);

@@ -83,10 +83,10 @@ struct op_script::impl {
   /// Lets all copies finish. @returns whether there were any.
   bool settle();
   /// Does so after an operation.
-  template <class Outcome>
-  Outcome settled(Outcome outcome) {
+  template <class Answer>
+  result<Answer> settled(result<Answer> of) {
     settle();
-    return outcome;
+    return of;
   }
   /// @returns whether a copy began.
   bool take_effects();
