@@ -103,6 +103,10 @@ exported_pages::find_object(std::span<const std::span<const std::byte>> parts) c
   return object;
 }
 
+uint64_t exported_pages::header_of(uint64_t object) const noexcept {
+  return objects_.headers + object * slot_object_offset;
+}
+
 void exported_pages::revoke(const segment_slot& slot) {
   const auto guard = std::lock_guard{mutex_};
   if (const auto object = standing(slot))

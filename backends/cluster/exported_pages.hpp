@@ -69,9 +69,7 @@ public:
   find_object(std::span<const std::span<const std::byte>> parts) const noexcept;
 
   /// Offset of an object's header in the memory.
-  uint64_t header_of(uint64_t object) const noexcept {
-    return objects_.headers + object * slot_object_offset;
-  }
+  uint64_t header_of(uint64_t object) const noexcept;
 
   /// Revokes a page, without a notice; no effect if the slot is no longer exported.
   void revoke(const segment_slot& slot);
