@@ -112,7 +112,8 @@ caf::result<reserved_pages> node_state::reserve(const wanted_pages& wanted) {
 
 caf::result<page_totals> node_state::commit(const complete_pages& complete) {
   const auto client = sender();
-  auto ended = clients->commit(client, complete.reservation, keys_of(complete.pages));
+  const auto keys = keys_of(complete.pages);
+  auto ended = clients->commit(client, complete.reservation, keys);
   if (!ended)
     return to_caf(ended.error());
   give_back(std::move(ended->unused));
