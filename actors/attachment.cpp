@@ -7,9 +7,7 @@
 #include <caf/actor_cast.hpp>
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <limits>
-#include <string>
 #include <utility>
 
 namespace hicache {
@@ -83,6 +81,15 @@ void attachment_state::hand_over(const storage_actor& store) {
   const auto handle = caf::actor_cast<caf::strong_actor_ptr>(store);
   self->send(peers.prefetcher, atom::attach_v, handle);
   self->send(peers.backup, atom::attach_v, handle);
+}
+
+template <class Handle>
+void attachment_state::drain(const Handle& whom, caf::timespan wait, const char* why_not) {
+  self->request(whom, wait, atom::drain_v)
+    .then([this](atom::ok) { handle(machine::drained{}); },
+          [this, why_not](const caf::error&) {
+            handle(machine::drained{fail(ec::deadline_exceeded, why_not)});
+          });
 }
 
 void attachment_state::want(const storage_attachment& what) {
@@ -191,21 +198,11 @@ void attachment_state::act(const machine::commit& what) {
 }
 
 void attachment_state::act(const machine::drain_reads& what) {
-  self->request(peers.prefetcher, caf::timespan{what.wait}, atom::drain_v)
-    .then([this](atom::ok) { handle(machine::drained{}); },
-          [this](const caf::error&) {
-            handle(
-              machine::drained{fail(ec::deadline_exceeded, "reads of L3 are still under way")});
-          });
+  drain(peers.prefetcher, what.wait, "reads of L3 are still under way");
 }
 
 void attachment_state::act(const machine::drain_writes& what) {
-  self->request(peers.backup, caf::timespan{what.wait}, atom::drain_v)
-    .then([this](atom::ok) { handle(machine::drained{}); },
-          [this](const caf::error&) {
-            handle(
-              machine::drained{fail(ec::deadline_exceeded, "writes to L3 are still under way")});
-          });
+  drain(peers.backup, what.wait, "writes to L3 are still under way");
 }
 
 void attachment_state::act(const machine::use_store&) {

@@ -7,7 +7,6 @@
 #include <caf/typed_response_promise.hpp>
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -87,6 +86,11 @@ struct attachment_state {
   /// Sends a request; no timeout if `time` is nullopt.
   template <class Handle, class... Args>
   auto ask(const Handle& whom, std::optional<caf::timespan> time, const Args&... args);
+
+  /// Waits until an actor is done with the store.
+  /// @param why_not What is wrong if it is not in time.
+  template <class Handle>
+  void drain(const Handle& whom, caf::timespan wait, const char* why_not);
 
   /// Notes what is to be attached; what it leaves open stays as it is.
   void want(const storage_attachment& what);

@@ -12,7 +12,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <utility>
 
 namespace hicache {
 

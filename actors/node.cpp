@@ -3,7 +3,6 @@
 #include "backends/cluster/segment_memory.hpp"
 #include "base/check.hpp"
 #include "base/keys_of.hpp"
-#include "base/limits.hpp"
 
 #include <caf/actor_cast.hpp>
 #include <spdlog/spdlog.h>
@@ -44,6 +43,14 @@ duration wait_of(uint64_t milliseconds) {
 }
 
 } // namespace
+
+template <class Promise>
+auto node_state::refusal(uint64_t request, Promise promise) {
+  return [this, request, promise](const caf::error& err) mutable {
+    clients->refuse(request);
+    promise.deliver(err);
+  };
+}
 
 // -- clients ------------------------------------------------------------------
 
@@ -101,12 +108,8 @@ caf::result<reserved_pages> node_state::reserve(const wanted_pages& wanted) {
     }
     promise.deliver(std::move(answer));
   };
-  auto on_error = [this, promise, number = *request](caf::error& err) mutable {
-    clients->refuse(number);
-    promise.deliver(std::move(err));
-  };
   self->request(options.segment, caf::infinite, atom::reserve_v, std::move(pages))
-    .then(std::move(on_slots), std::move(on_error));
+    .then(std::move(on_slots), refusal(*request, promise));
   return promise;
 }
 
@@ -234,11 +237,7 @@ void node_state::inspect(const std::shared_ptr<inspection>& doubtful) {
   self->send(options.segment, atom::corrupt_v, key_batch{{keys[next++]}});
   // An empty hold is answered after the page was verified.
   self->request(options.segment, caf::infinite, atom::hold_v, segment_holds{})
-    .then([this, doubtful](const segment_slots&) { inspect(doubtful); },
-          [this, doubtful](caf::error& err) {
-            clients->refuse(doubtful->request);
-            doubtful->promise.deliver(std::move(err));
-          });
+    .then([this, doubtful](const segment_slots&) { inspect(doubtful); }, refusal(request, promise));
 }
 
 caf::result<page_totals> node_state::remove(const key_batch& unwanted) {
@@ -247,10 +246,7 @@ caf::result<page_totals> node_state::remove(const key_batch& unwanted) {
   if (!request)
     return to_caf(request.error());
   auto promise = self->make_response_promise<page_totals>();
-  auto on_error = [this, promise, number = *request](caf::error& err) mutable {
-    clients->refuse(number);
-    promise.deliver(std::move(err));
-  };
+  auto on_error = refusal(*request, promise);
   // Held, so that only pages of the client's namespace are removed.
   auto on_held = [this, promise, number = *request, on_error](const segment_slots& slots) mutable {
     clients->refuse(number); // Nothing is leased.
@@ -288,10 +284,7 @@ node_state::search_ptr node_state::open_search(client_id client, uint64_t reques
   opened->keys = wanted.keys;
   opened->is_chain = wanted.is_chain;
   opened->deadline = options.clock->now() + wait_of(wanted.wait_ms);
-  opened->otherwise = [this, promise, request](const caf::error& err) mutable {
-    clients->refuse(request);
-    promise.deliver(err);
-  };
+  opened->otherwise = refusal(request, promise);
   return opened;
 }
 

@@ -79,6 +79,10 @@ struct node_state {
   /// The client that sent the current message; 0 if it has not attached.
   client_id sender() const;
 
+  /// An error handler that refuses a request and passes the error on.
+  template <class Promise>
+  auto refusal(uint64_t request, Promise promise);
+
   /// Frees a client's state after its connection ended.
   void lose(const caf::actor_addr& client);
 

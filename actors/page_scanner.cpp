@@ -40,8 +40,7 @@ void page_scanner_state::pass(uint64_t end) {
                  "{:.1f} s",
                  options.figures->kept.load(), options.figures->dropped.load(), format_bytes(next),
                  std::chrono::duration<double>(now - started).count());
-    self->quit();
-    return;
+    return self->quit();
   }
   if (now - last_said >= news_pause) {
     last_said = now;

@@ -51,10 +51,8 @@ void prefetcher_state::fetch(const fetch_command& command) {
     return;
   }
   hits.issue(id);
-  if (!storage) {
-    terminate(id);
-    return;
-  }
+  if (!storage)
+    return terminate(id);
   look_up(command);
   // The lookup goes on, to be measured. Behind a probe it could take long.
   if (options.when == prefetch_rule::faster

@@ -6,7 +6,6 @@
 #include <caf/actor_cast.hpp>
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 namespace hicache {

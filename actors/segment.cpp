@@ -2,7 +2,6 @@
 
 #include "backends/cluster/segment_memory.hpp"
 #include "base/check.hpp"
-#include "base/limits.hpp"
 #include "messages/page_header.hpp"
 
 #include <caf/actor_cast.hpp>
@@ -73,10 +72,8 @@ segment_slots segment_state::reserve(const segment_pages& pages) {
       slot.what = segment_slot::state::present;
       table->touch(page.key); // A write shows interest in the page.
     } else if (room.status == reserve_status::reserved) {
-      slot.what = segment_slot::state::reserved;
-      slot.offset = room.offset;
-      slot.generation = room.generation;
-      slot.parent = page.parent;
+      slot = {page.key,   segment_slot::state::reserved, room.offset, room.generation, page.length,
+              page.parent};
       clear_header(options.memory, room.offset);
     }
   }
@@ -144,8 +141,7 @@ segment_slots segment_state::hold(const segment_holds& wanted) {
   auto slots = segment_slots{};
   slots.list.reserve(wanted.keys.size());
   for (const auto& key : wanted.keys) {
-    auto& slot = slots.list.emplace_back();
-    slot.key = key;
+    auto& slot = slots.list.emplace_back(segment_slot{key});
     // Pages exported from L2 cannot be held.
     const auto here = table->find(key);
     if (!here || here->fingerprint != wanted.fingerprint || !table->hold(key))
@@ -153,10 +149,7 @@ segment_slots segment_state::hold(const segment_holds& wanted) {
     table->touch(key);
     if (options.lasting)
       set_held(options.memory, here->offset, true);
-    slot.what = segment_slot::state::present;
-    slot.offset = here->offset;
-    slot.generation = here->generation;
-    slot.length = here->length;
+    slot = {key, segment_slot::state::present, here->offset, here->generation, here->length};
   }
   return slots;
 }

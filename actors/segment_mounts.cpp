@@ -257,8 +257,7 @@ void segment_mounts::report(uint32_t number) {
     auto all = batches(news);
     for (; all.size() > 1; all.erase(all.begin()))
       announce_or_unsettle(number, std::move(all.front()), nullptr);
-    announce(number, std::move(all.front()), on_end);
-    return;
+    return announce(number, std::move(all.front()), on_end);
   }
   progress.complete();
   tell_unsettled(number);

@@ -57,10 +57,8 @@ void spreader_state::list_members(const index_actor& shard, uint64_t from) {
 void spreader_state::next_batch() {
   batch.clear();
   bytes = 0;
-  if (begin == options.pages.size()) {
-    finish();
-    return;
-  }
+  if (begin == options.pages.size())
+    return finish();
   const auto count = std::min(limits::storage_batch_pages, options.pages.size() - begin);
   for (auto i = begin; i < begin + count; ++i) {
     auto& wanted = batch.emplace_back();
@@ -117,10 +115,8 @@ void spreader_state::enter(std::span<const size_t> positions, const placements& 
 
 void spreader_state::next_round() {
   const auto plan = plan_copies(batch, members, options.source);
-  if (plan.empty()) {
-    end_batch();
-    return;
-  }
+  if (plan.empty())
+    return end_batch();
   open = plan.size();
   for (const auto& [member, positions] : plan)
     ask(member, positions);
@@ -173,10 +169,8 @@ void spreader_state::end_batch() {
   begin += batch.size();
   options.figures->tried = begin;
   options.figures->copied = totals.pages;
-  if (options.bytes_per_second == 0 || begin == options.pages.size()) {
-    next_batch();
-    return;
-  }
+  if (options.bytes_per_second == 0 || begin == options.pages.size())
+    return next_batch();
   self->delayed_send(self, pause_after(bytes, options.bytes_per_second), atom::tick_v);
 }
 

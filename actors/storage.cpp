@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 
 namespace hicache {
 
@@ -146,8 +145,7 @@ void storage_state::finish(const storage_completion& completion) {
   if (auto node = late.extract(completion.ticket)) {
     for (auto& promise : node.mapped().waiting)
       promise.deliver(atom::ok_v);
-    update_stuck();
-    return;
+    return update_stuck();
   }
   auto node = calls.extract(completion.ticket);
   if (!node)

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backends/object_parts.hpp"
+#include "base/immovable.hpp"
 #include "hicache/storage_backend.hpp"
 
 #include <span>
@@ -13,11 +14,8 @@ namespace hicache {
 /// storage_queue turns it into a storage_backend. Any thread may call, several at a time. Calls
 /// answer per object, in order, with the errors of storage_backend. A call does not access the
 /// parts after it has returned. Deadlines are checked between objects, on the store's clock.
-class blocking_store {
+class blocking_store : immovable {
 public:
-  blocking_store() = default;
-  blocking_store(const blocking_store&) = delete;
-  blocking_store& operator=(const blocking_store&) = delete;
   virtual ~blocking_store() = default;
 
   virtual std::string name() const = 0;

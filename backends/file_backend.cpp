@@ -1,6 +1,5 @@
 #include "backends/file_backend.hpp"
 
-#include "backends/page_files.hpp"
 #include "base/try.hpp"
 
 #include <utility>
@@ -38,6 +37,12 @@ public:
 
   std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline) override {
     return files_->remove(keys, deadline);
+  }
+
+  /// @returns false: other processes evict from the folder, too
+  bool watch_evictions(storage_backend::eviction_watch watch, bool) override {
+    files_->watch_evictions(std::move(watch));
+    return false;
   }
 
   result<object_list> list(const std::string& from, time_point deadline) override {

@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 
 /// An object of a store as one string of bytes: the page header, then the object's bytes.
 namespace hicache {

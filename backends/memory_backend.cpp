@@ -13,6 +13,7 @@ namespace {
 
 struct stored_page {
   page_key parent;
+  uint64_t tenant = 0;
   uint64_t fingerprint = 0;
   /// Shared, so that they are copied without the lock and outlive an eviction.
   std::shared_ptr<const std::vector<std::byte>> bytes;
@@ -141,7 +142,7 @@ private:
         ++counters_.evicted;
       }
       pages_.insert(page.key, length,
-                    {page.parent, page.fingerprint, std::move(bytes), clock_.now()});
+                    {page.parent, page.tenant, page.fingerprint, std::move(bytes), clock_.now()});
       watch = watch_;
       losses = losses_;
     }
@@ -164,7 +165,8 @@ private:
       return;
     auto objects = std::vector<evicted_object>{};
     for (const auto& [key, bytes, value] : evicted)
-      objects.push_back({key, value.parent, *value.bytes, value.used, value.fingerprint});
+      objects.push_back(
+        {key, value.parent, *value.bytes, value.used, value.fingerprint, value.tenant});
     if (watch)
       watch(objects);
     if (losses)

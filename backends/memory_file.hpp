@@ -5,9 +5,7 @@
 #include "hicache/error.hpp"
 #include "transport/shared_memory.hpp"
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <utility>
 

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
-#include <string>
 #include <utility>
 
 namespace hicache {

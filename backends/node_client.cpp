@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -25,10 +24,6 @@
 namespace hicache {
 
 namespace {
-
-std::vector<result<void>> all_fail(size_t count, const error& why) {
-  return std::vector<result<void>>(count, tl::unexpected{why});
-}
 
 uint64_t milliseconds(duration time) {
   return static_cast<uint64_t>(

@@ -22,6 +22,11 @@
 
 namespace hicache {
 
+/// The outcome of `count` pages that all failed.
+inline std::vector<result<void>> all_fail(size_t count, const error& why) {
+  return std::vector<result<void>>(count, tl::unexpected{why});
+}
+
 /// Settings of a node client. Everything referred to must outlive the client and its views.
 struct node_client_options {
   caf::actor_system* system = nullptr;
@@ -104,10 +109,6 @@ private:
 class node_client {
 public:
   explicit node_client(node_client_options options);
-
-  node_client(const node_client&) = delete;
-
-  node_client& operator=(const node_client&) = delete;
 
   /// Connects if not connected.
   /// @returns why the node cannot be used: peer_unreachable, or the node's error

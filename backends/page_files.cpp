@@ -1,16 +1,10 @@
 #include "backends/page_files.hpp"
 
-#include "backends/fair_mutex.hpp"
-#include "backends/folder_log.hpp"
-#include "backends/folder_table.hpp"
-#include "backends/object_parts.hpp"
-#include "backends/page_folder.hpp"
 #include "backends/store_outcomes.hpp"
 #include "base/limits.hpp"
 #include "base/page_checksum.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
-#include "messages/page_header.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -20,9 +14,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 namespace hicache {
@@ -165,6 +157,7 @@ std::vector<result<void>> page_files::set(std::span<const page_write> pages, uin
       counters_.count_set(answer);
   }
   tell_uses();
+  tell_evicted();
   return answers;
 }
 
@@ -173,6 +166,11 @@ std::vector<result<void>> page_files::remove(std::span<const page_key> keys, tim
   for (const auto& key : keys)
     answers.push_back(clock_.now() < deadline ? discard(key) : fail(ec::deadline_exceeded));
   return answers;
+}
+
+void page_files::watch_evictions(storage_backend::eviction_watch watch) {
+  const auto lock = std::scoped_lock{mutex_};
+  watch_ = std::move(watch);
 }
 
 result<object_list> page_files::list(const std::string& from, time_point deadline) {
@@ -366,6 +364,8 @@ bool page_files::evict(uint64_t bytes) {
     if (!oldest)
       break;
     freed += table_.bytes_of(*oldest);
+    if (watch_)
+      evicted_.push_back({*oldest, table_.parent_of(*oldest), {}});
     // It is equally gone if another process has already removed the file.
     ::unlink(folder_.page_path(*oldest).c_str());
     table_.remove(*oldest, next_time());
@@ -374,6 +374,18 @@ bool page_files::evict(uint64_t bytes) {
   }
   tell_removed(gone);
   return !gone.empty();
+}
+
+void page_files::tell_evicted() {
+  auto watch = storage_backend::eviction_watch{};
+  auto evicted = std::vector<evicted_object>{};
+  {
+    const auto lock = std::scoped_lock{mutex_};
+    watch = watch_;
+    evicted = std::exchange(evicted_, {});
+  }
+  if (watch && !evicted.empty())
+    watch(evicted);
 }
 
 // -- removing ---------------------------------------------------------------

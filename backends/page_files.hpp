@@ -63,6 +63,10 @@ public:
   /// As storage_backend::remove.
   std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline);
 
+  /// As storage_backend::watch_evictions, without bytes, of what this process evicts. It is told at
+  /// the end of the call that evicts.
+  void watch_evictions(storage_backend::eviction_watch watch);
+
   /// As storage_backend::list.
   result<object_list> list(const std::string& from, time_point deadline);
 
@@ -109,6 +113,8 @@ private:
 
   /// @pre the lock is held
   bool evict(uint64_t bytes);
+
+  void tell_evicted();
 
   // -- removing ---------------------------------------------------------------
 
@@ -167,6 +173,9 @@ private:
   folder_log log_;
   folder_table table_;
   std::vector<folder_event> uses_;
+  storage_backend::eviction_watch watch_;
+  /// To be told.
+  std::vector<evicted_object> evicted_;
   int64_t last_time_ = 0;
   /// Bytes of files being written.
   uint64_t reserved_ = 0;

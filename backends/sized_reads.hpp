@@ -2,10 +2,8 @@
 
 #include "hicache/storage_backend.hpp"
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <vector>
 
 namespace hicache {

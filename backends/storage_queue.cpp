@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <deque>
 #include <exception>
 #include <iterator>
 #include <map>
@@ -61,8 +60,6 @@ struct storage_queue::batch {
   /// Calls the store; returns a function that passes the outcome to `done`.
   std::function<std::function<void()>(blocking_store&)> call;
   std::function<void(const error&)> refuse;
-  bool is_urgent = false;
-  batch_number number = 0;
 };
 
 /// Shared by the queue and its workers. A worker whose call does not return outlives the queue.
@@ -71,7 +68,7 @@ struct storage_queue::shared_state {
   size_t threads = 0;
   mutable std::mutex mutex; // Guards what follows.
   std::condition_variable changed;
-  std::deque<batch> waiting;
+  std::map<turn, batch> waiting;
   /// Running calls, and whether they have expired.
   std::map<uint64_t, bool> running;
   uint64_t last_number = 0;
@@ -96,7 +93,7 @@ storage_queue::~storage_queue() {
 }
 
 bool storage_queue::close(std::chrono::nanoseconds grace) {
-  auto refused = std::deque<batch>{};
+  auto refused = std::map<turn, batch>{};
   {
     const auto lock = std::scoped_lock{state_->mutex};
     if (state_->is_abandoned)
@@ -105,7 +102,7 @@ bool storage_queue::close(std::chrono::nanoseconds grace) {
     refused.swap(state_->waiting);
   }
   state_->changed.notify_all();
-  for (const auto& waiting : refused)
+  for (const auto& [at, waiting] : refused)
     waiting.refuse({ec::stopping, {}});
   auto lock = std::unique_lock{state_->mutex};
   if (!state_->changed.wait_for(lock, grace, [this] { return state_->workers == 0; })) {
@@ -119,19 +116,19 @@ bool storage_queue::close(std::chrono::nanoseconds grace) {
 
 template <class Item, class Answer, class Call>
 storage_queue::batch_number
-storage_queue::submit_items(store_batch<Item> items, Call call,
+storage_queue::submit_items(turn at, store_batch<Item> items, Call call,
                             std::function<void(std::vector<Answer>)> done) {
   const auto size = items.size();
-  return submit({[name = name_, items = std::move(items), call = std::move(call),
-                  done](blocking_store& store) -> std::function<void()> {
-                   auto answers = guarded<Answer>(name, items.size(),
-                                                  [&] { return call(store, items.list()); });
-                   return
-                     [done, answers = std::move(answers)]() mutable { done(std::move(answers)); };
-                 },
-                 [size, done](const error& reason) {
-                   done(std::vector<Answer>(size, tl::unexpected{reason}));
-                 }});
+  return submit(
+    at, {[name = name_, items = std::move(items), call = std::move(call),
+          done](blocking_store& store) -> std::function<void()> {
+           auto answers
+             = guarded<Answer>(name, items.size(), [&] { return call(store, items.list()); });
+           return [done, answers = std::move(answers)]() mutable { done(std::move(answers)); };
+         },
+         [size, done](const error& reason) {
+           done(std::vector<Answer>(size, tl::unexpected{reason}));
+         }});
 }
 
 bool storage_queue::watch_evictions(eviction_watch watch, bool wants_bytes) {
@@ -144,10 +141,9 @@ bool storage_queue::watch_losses(loss_watch watch) {
 
 storage_queue::batch_number storage_queue::lookup(store_batch<page_key> keys, time_point deadline,
                                                   lookup_done done) {
-  auto call = [deadline](blocking_store& store, const std::vector<page_key>& list) {
-    return store.lookup(list, deadline);
-  };
-  return submit_items(std::move(keys), std::move(call), std::move(done));
+  auto call = [deadline](auto& store, const auto& list) { return store.lookup(list, deadline); };
+  return submit_items({batch_class::read, deadline}, std::move(keys), std::move(call),
+                      std::move(done));
 }
 
 storage_queue::batch_number storage_queue::read(store_batch<page_read> pages, time_point deadline,
@@ -156,36 +152,46 @@ storage_queue::batch_number storage_queue::read(store_batch<page_read> pages, ti
                 blocking_store& store, const std::vector<page_read>& list) {
     return read_in_parts(store, list, part, deadline, progress);
   };
-  return submit_items(std::move(pages), std::move(call), std::move(done));
+  return submit_items({batch_class::read, deadline}, std::move(pages), std::move(call),
+                      std::move(done));
 }
 
 storage_queue::batch_number storage_queue::read_sized(store_batch<page_read> pages,
                                                       time_point deadline, sizes_done done) {
-  auto call = [deadline](blocking_store& store, const std::vector<page_read>& list) {
+  auto call = [deadline](auto& store, const auto& list) {
     return store.read(list, part_lengths::bounded, deadline);
   };
-  return submit_items(std::move(pages), std::move(call), std::move(done));
+  return submit_items({batch_class::read, deadline}, std::move(pages), std::move(call),
+                      std::move(done));
 }
 
 storage_queue::batch_number storage_queue::write(store_batch<page_write> pages, time_point deadline,
                                                  pages_done done) {
-  auto call = [deadline](blocking_store& store, const std::vector<page_write>& list) {
-    return store.set(list, deadline);
-  };
-  return submit_items(std::move(pages), std::move(call), std::move(done));
+  return submit_writes(batch_class::write, std::move(pages), deadline, std::move(done));
+}
+
+storage_queue::batch_number storage_queue::promote(store_batch<page_write> pages,
+                                                   time_point deadline, pages_done done) {
+  return submit_writes(batch_class::promotion, std::move(pages), deadline, std::move(done));
+}
+
+storage_queue::batch_number storage_queue::submit_writes(batch_class which,
+                                                         store_batch<page_write> pages,
+                                                         time_point deadline, pages_done done) {
+  auto call = [deadline](auto& store, const auto& list) { return store.set(list, deadline); };
+  return submit_items({which}, std::move(pages), std::move(call), std::move(done));
 }
 
 storage_queue::batch_number storage_queue::remove(store_batch<page_key> keys, time_point deadline,
                                                   pages_done done) {
-  auto call = [deadline](blocking_store& store, const std::vector<page_key>& list) {
-    return store.remove(list, deadline);
-  };
-  return submit_items(std::move(keys), std::move(call), std::move(done));
+  auto call = [deadline](auto& store, const auto& list) { return store.remove(list, deadline); };
+  return submit_items({batch_class::write}, std::move(keys), std::move(call), std::move(done));
 }
 
 storage_queue::batch_number storage_queue::list(std::string from, time_point deadline,
                                                 list_done done) {
-  return submit({[name = name_, from = std::move(from), deadline,
+  return submit({batch_class::write},
+                {[name = name_, from = std::move(from), deadline,
                   done](blocking_store& store) -> std::function<void()> {
                    auto listed = guarded<result<object_list>>(
                      name, 1, [&] { return std::vector{store.list(from, deadline)}; });
@@ -197,45 +203,45 @@ storage_queue::batch_number storage_queue::list(std::string from, time_point dea
 }
 
 void storage_queue::health(health_done done) {
-  submit({[done](blocking_store& store) -> std::function<void()> {
-            return [done, health = store.health()] { done(health); };
-          },
-          [done](const error& reason) {
-            auto health = backend_health{};
-            health.ok = false;
-            health.detail = to_string(reason);
-            done(std::move(health));
-          },
-          true});
+  auto call = [done](blocking_store& store) -> std::function<void()> {
+    return [done, health = store.health()] { done(health); };
+  };
+  auto refuse = [done](const error& reason) {
+    auto health = backend_health{};
+    health.ok = false;
+    health.detail = to_string(reason);
+    done(std::move(health));
+  };
+  submit({batch_class::health}, {std::move(call), std::move(refuse)});
 }
 
-storage_queue::batch_number storage_queue::submit(batch next) {
+storage_queue::batch_number storage_queue::submit(turn at, batch next) {
   auto lock = std::unique_lock{state_->mutex};
-  const auto number = next.number = ++state_->last_number;
+  at.number = ++state_->last_number;
   if (state_->threads == 0 && !state_->is_closing) {
     lock.unlock();
     next.call (*state_->store)();
-    return number;
+    return at.number;
   }
   const auto is_full = state_->waiting.size() >= limits::storage_queue_batches;
-  if (!state_->is_closing && (next.is_urgent || !is_full)) {
-    auto& waiting = state_->waiting;
-    waiting.insert(next.is_urgent ? waiting.begin() : waiting.end(), std::move(next));
+  if (!state_->is_closing && (at.which == batch_class::health || !is_full)) {
+    state_->waiting.emplace(at, std::move(next));
     state_->changed.notify_all();
-    return number;
+    return at.number;
   }
   const auto reason = state_->is_closing
                         ? error{ec::stopping, {}}
                         : error{ec::limit_reached, "too many batches wait for " + name_};
   lock.unlock();
   next.refuse(reason);
-  return number;
+  return at.number;
 }
 
 storage_queue::expiry storage_queue::expire(batch_number number) {
   const auto lock = std::scoped_lock{state_->mutex};
   auto& waiting = state_->waiting;
-  if (const auto entry = std::ranges::find(waiting, number, &batch::number);
+  if (const auto entry
+      = std::ranges::find(waiting, number, [](const auto& x) { return x.first.number; });
       entry != waiting.end()) {
     waiting.erase(entry);
     return expiry::withdrawn;
@@ -261,11 +267,11 @@ void storage_queue::work(const std::shared_ptr<shared_state>& state) {
     state->changed.wait(lock, [&] { return state->is_closing || !state->waiting.empty(); });
     if (state->waiting.empty())
       break;
-    auto next = std::move(state->waiting.front());
-    state->waiting.pop_front();
-    state->running.emplace(next.number, false);
+    auto next = state->waiting.extract(state->waiting.begin());
+    const auto number = next.key().number;
+    state->running.emplace(number, false);
     lock.unlock();
-    auto answer = next.call(*state->store);
+    auto answer = next.mapped().call(*state->store);
     lock.lock();
     // The receiver of the answer is gone, and perhaps also what the answer refers to.
     while (state->is_abandoned) {
@@ -273,7 +279,7 @@ void storage_queue::work(const std::shared_ptr<shared_state>& state) {
       ::pause();
       lock.lock();
     }
-    state->stuck -= state->running.extract(next.number).mapped() ? 1 : 0;
+    state->stuck -= state->running.extract(number).mapped() ? 1 : 0;
     lock.unlock();
     answer();
     // Release what the batch refers to before waiting for the next one.

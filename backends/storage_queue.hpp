@@ -4,13 +4,21 @@
 #include "backends/sized_reads.hpp"
 #include "hicache/storage_backend.hpp"
 
+#include <compare>
+#include <cstdint>
 #include <memory>
 #include <string>
 
 namespace hicache {
 
 /// Turns a blocking_store into a storage_backend; the only owner of threads for that. Batches wait
-/// in one FIFO queue for a few worker threads.
+/// for a few worker threads in one queue: health, then look-ups and reads, then promotions, then
+/// other writes, removals and lists. Look-ups and reads begin by deadline. The other classes are
+/// FIFO whatever their deadlines: parents are written before their children, and writes and
+/// removals of a key keep their order.
+///
+/// Look-ups and reads overtake writes that wait, and miss what these are to store. Writes starve
+/// only while reads wait, and at most until their deadlines.
 ///
 /// At most limits::storage_queue_batches wait; a further one fails with limit_reached on the
 /// submitting thread. An exception of the store becomes io_failure. A read is executed in parts of
@@ -45,11 +53,13 @@ public:
 
   batch_number write(store_batch<page_write> pages, time_point deadline, pages_done done) override;
 
+  batch_number promote(store_batch<page_write> pages, time_point deadline,
+                       pages_done done) override;
+
   batch_number remove(store_batch<page_key> keys, time_point deadline, pages_done done) override;
 
   batch_number list(std::string from, time_point deadline, list_done done) override;
 
-  /// Queued before all waiting batches.
   void health(health_done done) override;
 
   expiry expire(batch_number number) override;
@@ -57,15 +67,39 @@ public:
   bool close(std::chrono::nanoseconds grace) override;
 
 private:
+  /// The first ones begin first.
+  enum class batch_class : uint8_t {
+    health,
+    /// Look-ups, too.
+    read,
+    promotion,
+    /// Removals and lists, too.
+    write,
+  };
+
+  /// The least of all that wait is the next.
+  struct turn {
+    batch_class which = batch_class::write;
+    /// The deadline, if the class goes by it.
+    time_point until = {};
+    batch_number number = 0;
+
+    friend auto operator<=>(const turn&, const turn&) = default;
+  };
+
   struct batch;
   struct shared_state;
 
   /// Queues a batch; a worker executes it with `call`.
   template <class Item, class Answer, class Call>
-  batch_number submit_items(store_batch<Item> items, Call call,
+  batch_number submit_items(turn at, store_batch<Item> items, Call call,
                             std::function<void(std::vector<Answer>)> done);
 
-  batch_number submit(batch next);
+  batch_number submit_writes(batch_class which, store_batch<page_write> pages, time_point deadline,
+                             pages_done done);
+
+  /// @param at Its number is set here.
+  batch_number submit(turn at, batch next);
   static void start_worker(const std::shared_ptr<shared_state>& state);
   static void work(const std::shared_ptr<shared_state>& state);
 

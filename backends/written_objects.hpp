@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -88,6 +89,29 @@ public:
       objects_->remove(key);
   }
 
+  /// As storage_backend::watch_evictions, without bytes.
+  /// @returns false: the server and other processes remove objects, too
+  bool watch_evictions(storage_backend::eviction_watch watch) {
+    const auto lock = std::scoped_lock{mutex_};
+    watch_ = std::move(watch);
+    return false;
+  }
+
+  /// What `begin_write` has evicted is removed from the server.
+  void tell_evicted(std::span<const page_key> keys) {
+    auto watch = storage_backend::eviction_watch{};
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      watch = watch_;
+    }
+    if (!watch || keys.empty())
+      return;
+    auto objects = std::vector<evicted_object>{};
+    for (const auto& key : keys)
+      objects.push_back({key, {}, {}});
+    watch(objects);
+  }
+
   /// Fills in what it knows.
   void tell(backend_health& health) {
     const auto lock = std::scoped_lock{mutex_};
@@ -104,6 +128,7 @@ private:
   const uint64_t max_bytes_;
   std::mutex mutex_; // Guards what follows.
   std::optional<bounded_objects> objects_;
+  storage_backend::eviction_watch watch_;
   backend_counters counters_;
 };
 

@@ -7,7 +7,6 @@
 #include <absl/strings/str_replace.h>
 
 #include <chrono>
-#include <type_traits>
 
 namespace hicache {
 

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -44,6 +43,11 @@ struct setting_range {
 
 /// For ranges without an upper bound.
 inline constexpr auto no_end = 1e18;
+
+/// The numbers from `least` to `most`, in a table of settings.
+constexpr setting_range within(double least, double most) {
+  return {least, most};
+}
 
 /// A setting of a struct; source of its parsers, --help, reports and docs/configuration.md.
 template <class Settings>

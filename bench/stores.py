@@ -165,7 +165,7 @@ def measure_mooncake(bench, rows):
             return process
 
         start(python.parent / "mooncake_master", "--rpc_address=127.0.0.1", f"--rpc_port={port}", "--metrics_port=0",
-              "--eviction_high_watermark_ratio=0.5", "--eviction_ratio=0.3", "--default_kv_lease_ttl=100")
+              "--eviction_high_watermark_ratio=0.5", "--eviction_ratio=0.3", "--default_kv_lease_ttl=1000")
         lender = start(python, pathlib.Path(__file__).with_name("store_clients.py"), "lend", place, str(8 * GIB))
         if lender.stdout.readline() != "lends\n":
             sys.exit("stores.py: no client lends memory to Mooncake")

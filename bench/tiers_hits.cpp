@@ -274,7 +274,7 @@ void measure_rules(const workload& work, json& rows) {
 /// Bytes that wear the disk.
 void measure_wear(const workload& work, json& rows) {
   constexpr auto object_bytes = uint64_t{32} << 10;
-  for (const auto* const writes : {"all", "evict"}) {
+  for (const auto* const writes : {"all", "evict", "hits:2"}) {
     auto tiers = two_tiers{
       {object_bytes, disk_log::live_share, work.memory_pages, work.disk_pages, "all", writes}};
     for (const auto& prompt : work.prompts)

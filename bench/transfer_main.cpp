@@ -2,6 +2,7 @@
 // printed by run.sh. Depends only on the project's lower layers, so that it can be built on a GPU
 // machine with few libraries.
 
+#include "bench/transfer_startup.hpp"
 #include "launch/transfer_measure.hpp"
 
 #include <array>
@@ -176,7 +177,7 @@ result<void> measure_start(const device_plan& plan, const options& flags, std::v
 
 // -- output -------------------------------------------------------------------
 
-std::string quoted(std::string_view text) {
+std::string json_text(std::string_view text) {
   auto out = std::string{'"'};
   for (const auto character : text) {
     if (character == '"' || character == '\\')
@@ -196,13 +197,14 @@ std::string number(std::optional<double> value) {
 
 std::string to_json(const std::string& device, const std::string& driver,
                     const std::vector<row>& rows) {
-  auto out = "{\"device\": " + quoted(device) + ", \"driver\": " + quoted(driver) + ", \"rows\": [";
+  auto out
+    = "{\"device\": " + json_text(device) + ", \"driver\": " + json_text(driver) + ", \"rows\": [";
   for (const auto& line : rows) {
     out += &line == rows.data() ? "\n" : ",\n";
-    out += "  {\"name\": " + quoted(line.name) + ", \"value\": " + number(line.value)
-           + ", \"unit\": " + quoted(line.unit) + ", \"baseline\": " + number(line.baseline)
-           + ", \"ratio\": " + number(line.ratio)
-           + ", \"target\": " + (line.target ? quoted(line.target->text) : "null") + ", \"holds\": "
+    out += "  {\"name\": " + json_text(line.name) + ", \"value\": " + number(line.value)
+           + ", \"unit\": " + json_text(line.unit) + ", \"baseline\": " + number(line.baseline)
+           + ", \"ratio\": " + number(line.ratio) + ", \"target\": "
+           + (line.target ? json_text(line.target->text) : "null") + ", \"holds\": "
            + (!line.target         ? "null"
               : line.target->holds ? "true"
                                    : "false")

@@ -340,7 +340,9 @@ def main():
     parser.add_argument("plot", type=pathlib.Path)
     parser.add_argument("--short", action="store_true", help="fewer lengths, rounds and rates; draws nothing")
     parser.add_argument("--only", type=parts_of, default=PARTS, metavar="PART,...", help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--device", default=engines.DEVICE, help="where the engines compute: host, or cuda for the two shapes")
     options = parser.parse_args()
+    engines.DEVICE = options.device
     programs = options.build.resolve() / "bin"
     rows, sweeps = [], []
     with contextlib.ExitStack() as folders:

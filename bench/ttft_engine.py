@@ -19,6 +19,8 @@ VOCABULARY = 272
 PATIENCE_S = 1800
 #: Of a start, with L1 and L2 to be taken from the system.
 START_S = 120
+#: Where engines compute.
+DEVICE = "host"
 
 #: Two shapes, by arguments of make_model.py: how much is computed for a token beside how much KV it leaves.
 SHAPES = {
@@ -89,7 +91,7 @@ class Engine:
     def __init__(self, programs, model, folder, *flags, page=PAGE):
         self.metrics_port = store.free_port()
         self.errors = open(folder / f"engine{self.metrics_port}.err", "w+", encoding="utf-8")
-        command = [programs / "hicache-llama", model, "--listen", "127.0.0.1:0", "--page-size", page, "--device", "host",
+        command = [programs / "hicache-llama", model, "--listen", "127.0.0.1:0", "--page-size", page, "--device", DEVICE,
                    "--metrics-port", self.metrics_port, "--log-level", "warn", *flags]
         self.process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=self.errors, text=True,
                                         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})

@@ -67,11 +67,6 @@ page_key key_of(const hc_key& key);
 /// The deadline after a caller's timeout, which is capped at an hour.
 time_point deadline_after(time_point now, uint32_t timeout_ms);
 
-/// The outcome of `count` pages that all failed.
-inline std::vector<result<void>> all_fail(size_t count, const error& why) {
-  return std::vector<result<void>>(count, tl::unexpected{why});
-}
-
 /// Builds the completion for the caller and writes its codes.
 /// @pre one outcome for each page
 hc_completion complete(const batch& done, std::span<const result<void>> outcome);

@@ -1,6 +1,5 @@
 #include "c_abi/block_copy.hpp"
 
-#include "base/check.hpp"
 #include "base/try.hpp"
 
 #include <algorithm>

@@ -2,6 +2,7 @@
 
 #include "backends/node_client.hpp"
 #include "base/batch_copier.hpp"
+#include "base/immovable.hpp"
 #include "c_abi/batch.hpp"
 #include "c_abi/block_device.hpp"
 #include "c_abi/block_table.hpp"
@@ -80,17 +81,13 @@ private:
 };
 
 /// The work of one offload batch. Uses the memory during its lifetime.
-class block_copy {
+class block_copy : immovable {
 public:
   /// @param parents One per page; only for a store.
   /// @param blocks Of all pages, page by page; already checked.
   /// @param progress Only for a load.
   block_copy(std::shared_ptr<block_memory> memory, std::vector<page_key> parents,
              std::vector<uint32_t> blocks, std::shared_ptr<load_progress> progress);
-
-  block_copy(const block_copy&) = delete;
-
-  block_copy& operator=(const block_copy&) = delete;
 
   /// Ends the wait for layers that did not arrive.
   ~block_copy();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "c_abi/block_table.hpp"
 #include "hicache/error.hpp"
 
@@ -15,14 +16,8 @@ using device_mark = std::shared_ptr<void>;
 
 /// Copies between blocks that the CPU cannot access and pages in host memory. Any thread. Failures
 /// are an io_failure with the device's message; after one, the call writes nothing more.
-class block_device {
+class block_device : immovable {
 public:
-  block_device() = default;
-
-  block_device(const block_device&) = delete;
-
-  block_device& operator=(const block_device&) = delete;
-
   virtual ~block_device() = default;
 
   /// Makes later stores wait for a recorded native event, which may be reused when this returns.

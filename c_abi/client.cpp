@@ -7,7 +7,6 @@
 #include "cache/hash/sha256.hpp"
 
 #include <algorithm>
-#include <exception>
 #include <new>
 #include <utility>
 

@@ -14,7 +14,6 @@
 #include <caf/actor_system.hpp>
 
 #include <condition_variable>
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -40,10 +39,6 @@ struct hc_client : hicache::own_process {
   /// @param options Its log, if not NULL, is called by all threads of the client.
   static result<std::unique_ptr<hc_client>> open(hicache::client_settings settings,
                                                  const hc_options& options);
-
-  hc_client(const hc_client&) = delete;
-
-  hc_client& operator=(const hc_client&) = delete;
 
   /// As hc_close says.
   ~hc_client();

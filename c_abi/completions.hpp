@@ -1,15 +1,12 @@
 #pragma once
 
-#include "base/unique_fd.hpp"
+#include "base/polled_queue.hpp"
 #include "hicache.h"
 #include "hicache/clock.hpp"
 #include "hicache/error.hpp"
 
-#include <condition_variable>
 #include <cstddef>
-#include <cstdint>
 #include <deque>
-#include <mutex>
 #include <set>
 #include <span>
 
@@ -17,14 +14,11 @@ namespace hicache {
 
 /// Open calls and untaken completions; an eventfd is readable exactly while the latter exist. Any
 /// thread.
-class completions {
+class completions : public polled_queue {
 public:
   /// @param most Maximum open calls, including those whose completions were not taken.
   /// @pre most > 0
   explicit completions(size_t most);
-
-  /// @returns io_failure if no eventfd can be made
-  result<void> start();
 
   /// Opens a call and returns its ticket.
   /// @returns limit_reached; stopping
@@ -44,11 +38,6 @@ public:
   /// Whether a call is open or its completion was not taken.
   bool has(hc_ticket ticket) const;
 
-  /// Wakes all waiting threads and returns when none waits. Nothing can be taken afterwards.
-  void close();
-
-  int event() const noexcept { return event_.get(); }
-
   struct figures {
     size_t open = 0;
     size_t waiting = 0;
@@ -57,21 +46,10 @@ public:
   figures counts() const;
 
 private:
-  /// Counts a waiting thread.
-  class waiter;
-
-  /// Updates the eventfd after completions were taken.
-  void took();
-
   const size_t most_;
-  unique_fd event_;
-  mutable std::mutex mutex_; // Guards what follows.
-  std::condition_variable changed_;
   hc_ticket last_ = 0;
   std::set<hc_ticket> open_;
   std::deque<hc_completion> done_;
-  size_t waiters_ = 0;
-  bool is_closed_ = false;
 };
 
 } // namespace hicache

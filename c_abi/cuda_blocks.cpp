@@ -1,5 +1,6 @@
 #include "c_abi/cuda_blocks.hpp"
 
+#include "base/immovable.hpp"
 #include "base/try.hpp"
 
 #include <cuda.h>
@@ -69,14 +70,10 @@ CUdeviceptr address_of(const void* memory) {
 }
 
 /// A device's primary context, and calls in it.
-class cuda_context {
+class cuda_context : immovable {
 public:
   cuda_context(const cuda_driver& cuda, CUdevice device, CUcontext context)
     : cuda_(cuda), device_(device), context_(context) {}
-
-  cuda_context(const cuda_context&) = delete;
-
-  cuda_context& operator=(const cuda_context&) = delete;
 
   ~cuda_context() { cuda_.release(device_); }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "c_abi/batch.hpp"
 #include "c_abi/client.hpp"
 #include "hicache.h"
@@ -14,6 +15,7 @@
 #include <new>
 #include <string>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 
 /// Common prologue and epilogue of the functions of hicache.h.
@@ -40,23 +42,20 @@ int32_t refuse(const char* what, hc_error* to) noexcept;
 
 /// Makes the calling thread forget the client's actor system when a call ends: CAF keeps a
 /// per-thread reference, and closing the client on another thread would wait for its release.
-class forgetful_call {
+class forgetful_call : immovable {
 public:
-  forgetful_call() = default;
-
-  forgetful_call(const forgetful_call&) = delete;
-
-  forgetful_call& operator=(const forgetful_call&) = delete;
-
   ~forgetful_call() { caf::logger::set_current_actor_system(nullptr); }
 };
 
 /// Exception boundary of functions.
+/// @param body Returns a result<void>, or nothing if it cannot fail.
 template <class Body>
 int32_t contained(hc_error* to, Body body) noexcept {
   const auto forgetful = forgetful_call{};
   try {
-    if (const auto done = body(); !done)
+    if constexpr (std::is_void_v<decltype(body())>)
+      body();
+    else if (const auto done = body(); !done)
       return report(done.error(), to);
     return report({ec::none, {}}, to);
   } catch (const std::bad_alloc&) {

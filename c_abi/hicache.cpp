@@ -111,10 +111,7 @@ int32_t hc_open(const char* config_json, const hc_options* options, hc_client** 
 }
 
 int32_t hc_close(hc_client* client) {
-  return guarded(client, nullptr, [&]() -> result<void> {
-    delete client;
-    return {};
-  });
+  return guarded(client, nullptr, [&] { delete client; });
 }
 
 int32_t hc_connect(hc_client* client, uint32_t timeout_ms, hc_error* error) {
@@ -191,10 +188,8 @@ int32_t hc_lease_pages(const hc_lease* lease, size_t first, size_t count, hc_lea
 }
 
 int32_t hc_unpin(hc_lease* lease) {
-  return guarded(lease == nullptr ? nullptr : lease->client, nullptr, [&]() -> result<void> {
-    lease->client->unpin(lease);
-    return {};
-  });
+  return guarded(lease == nullptr ? nullptr : lease->client, nullptr,
+                 [&] { lease->client->unpin(lease); });
 }
 
 int hc_event_fd(const hc_client* client) {

@@ -141,10 +141,9 @@ int32_t hc_offload_open(hc_client* client, const hc_layout* layout, hc_offload**
 }
 
 int32_t hc_offload_close(hc_offload* offload) {
-  return guarded_offload(offload, nullptr, [&]() -> result<void> {
+  return guarded_offload(offload, nullptr, [&] {
     offload->close();
     offload->client.forget(offload);
-    return {};
   });
 }
 

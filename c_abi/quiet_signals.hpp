@@ -1,5 +1,7 @@
 #pragma once
 
+#include "base/immovable.hpp"
+
 #include <signal.h>
 
 namespace hicache {
@@ -8,13 +10,9 @@ namespace hicache {
 /// this thread block all signals but those of faults; its destructor restores the handlers of
 /// SIGPIPE and of kj's reserved signal (SIGUSR1), which libraries change, and the signal mask. A
 /// write to a lost node does not terminate the program.
-class quiet_signals {
+class quiet_signals : immovable {
 public:
   quiet_signals() noexcept;
-
-  quiet_signals(const quiet_signals&) = delete;
-
-  quiet_signals& operator=(const quiet_signals&) = delete;
 
   ~quiet_signals();
 

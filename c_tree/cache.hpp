@@ -26,10 +26,6 @@ struct hc_cache : hicache::own_process {
   static result<std::unique_ptr<hc_cache>> open(hicache::cache_setup settings,
                                                 const hc_cache_options& options);
 
-  hc_cache(const hc_cache&) = delete;
-
-  hc_cache& operator=(const hc_cache&) = delete;
-
   /// As hc_cache_close says.
   ~hc_cache();
 

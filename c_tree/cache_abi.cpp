@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <span>
 
 using namespace hicache;
@@ -46,6 +45,16 @@ int32_t contained(const Handle* handle, const char* missing, hc_error* to, Body 
   if (!handle->is_ours())
     return report_fork(to);
   return hicache::contained(to, std::move(body));
+}
+
+/// The items of a list; none unless it belongs to this process.
+template <class Item, class List>
+const Item* items_of(const List* list, size_t* count) {
+  const auto items = list != nullptr && list->is_ours() ? std::span<const Item>{list->items()}
+                                                        : std::span<const Item>{};
+  if (count != nullptr)
+    *count = items.size();
+  return items.empty() ? nullptr : items.data();
 }
 
 constexpr auto no_cache = "cache: NULL; expected one that hc_cache_open opened";
@@ -86,10 +95,7 @@ int32_t hc_cache_open(const char* config_json, const hc_cache_options* options, 
 }
 
 int32_t hc_cache_close(hc_cache* cache) {
-  return contained(cache, no_cache, nullptr, [&]() -> result<void> {
-    delete cache;
-    return {};
-  });
+  return contained(cache, no_cache, nullptr, [&] { delete cache; });
 }
 
 int32_t hc_cache_describe(const hc_cache* cache, hc_cache_info* info) {
@@ -128,21 +134,11 @@ int32_t hc_answers_wait(hc_answers* answers, uint32_t timeout_ms, hc_error* erro
 }
 
 const hc_answer* hc_answers_items(const hc_answers* answers, size_t* count) {
-  if (count != nullptr)
-    *count = 0;
-  if (answers == nullptr || !answers->is_ours())
-    return nullptr;
-  const auto items = answers->items();
-  if (count != nullptr)
-    *count = items.size();
-  return items.empty() ? nullptr : items.data();
+  return items_of<hc_answer>(answers, count);
 }
 
 int32_t hc_answers_free(hc_answers* answers) {
-  return contained(answers, no_answers, nullptr, [&]() -> result<void> {
-    delete answers;
-    return {};
-  });
+  return contained(answers, no_answers, nullptr, [&] { delete answers; });
 }
 
 int32_t hc_cache_step(hc_cache* cache, uint32_t wait_ms, hc_facts* facts, hc_error* error) {
@@ -197,21 +193,12 @@ int32_t hc_cache_poll(hc_cache* cache, uint32_t timeout_ms, hc_news_list** news)
 }
 
 const hc_news* hc_news_items(const hc_news_list* news, size_t* count) {
-  if (count != nullptr)
-    *count = 0;
-  if (news == nullptr || !news->is_ours())
-    return nullptr;
-  if (count != nullptr)
-    *count = news->items().size();
-  return news->items().data();
+  return items_of<hc_news>(news, count);
 }
 
 int32_t hc_news_free(hc_news_list* news) {
   return contained(news, "news: NULL; expected those of hc_cache_poll", nullptr,
-                   [&]() -> result<void> {
-                     delete news;
-                     return {};
-                   });
+                   [&] { delete news; });
 }
 
 int32_t hc_cache_stats(hc_cache* cache, hc_cache_counters* counters) {

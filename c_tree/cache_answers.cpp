@@ -2,7 +2,6 @@
 
 #include "hicache/caf_error.hpp"
 
-#include <type_traits>
 #include <utility>
 #include <variant>
 

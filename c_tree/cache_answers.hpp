@@ -67,10 +67,6 @@ struct hc_answers : hicache::own_process {
   hc_answers(std::vector<uint32_t> kinds, std::unique_ptr<hicache::tree_call> call,
              std::shared_ptr<hicache::open_answers> book);
 
-  hc_answers(const hc_answers&) = delete;
-
-  hc_answers& operator=(const hc_answers&) = delete;
-
   ~hc_answers();
 
   /// @returns deadline_exceeded if there is no answer within `time`; the tree's error, if it failed

@@ -4,7 +4,6 @@
 #include "runtime/rank_config.hpp"
 #include "runtime/rank_place.hpp"
 
-#include <cstdint>
 #include <string_view>
 
 namespace hicache {

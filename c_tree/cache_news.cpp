@@ -1,11 +1,8 @@
 #include "c_tree/cache_news.hpp"
 
 #include "base/check.hpp"
+#include "base/try.hpp"
 
-#include <sys/eventfd.h>
-
-#include <cerrno>
-#include <system_error>
 #include <utility>
 
 using namespace hicache;
@@ -81,14 +78,6 @@ news_queue::news_queue(size_t most) : most_(most) {
   HICACHE_CHECK(most > 0);
 }
 
-result<void> news_queue::start() {
-  event_ = unique_fd{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-  if (!event_)
-    return fail(ec::io_failure,
-                "cannot make an eventfd: " + std::generic_category().message(errno));
-  return {};
-}
-
 void news_queue::add(cache_news news) {
   const auto guard = std::lock_guard{mutex_};
   const auto is_step = std::holds_alternative<step_news>(news);
@@ -101,33 +90,18 @@ void news_queue::add(cache_news news) {
     ++lost_;
   }
   news_.push_back(std::move(news));
-  if (news_.size() == 1)
-    eventfd_write(event_.get(), 1);
-  changed_.notify_all();
+  added(news_.size() == 1);
 }
 
 result<std::unique_ptr<hc_news_list>> news_queue::take(time_point deadline) {
   auto guard = std::unique_lock{mutex_};
-  ++waiters_;
-  changed_.wait_until(guard, deadline, [this] { return is_closed_ || !news_.empty(); });
-  if (--waiters_ == 0 && is_closed_)
-    changed_.notify_all();
-  if (is_closed_)
-    return fail(ec::stopping);
+  HICACHE_TRY(wait(guard, deadline, [this] { return !news_.empty(); }));
   if (news_.empty())
     return fail(ec::deadline_exceeded);
   auto taken = std::make_unique<hc_news_list>(std::exchange(news_, {}), std::exchange(lost_, 0));
   is_step_waiting_ = false;
-  auto count = eventfd_t{};
-  eventfd_read(event_.get(), &count);
+  emptied();
   return taken;
-}
-
-void news_queue::close() {
-  auto guard = std::unique_lock{mutex_};
-  is_closed_ = true;
-  changed_.notify_all();
-  changed_.wait(guard, [this] { return waiters_ == 0; });
 }
 
 } // namespace hicache

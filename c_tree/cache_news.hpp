@@ -1,19 +1,17 @@
 #pragma once
 
-#include "base/unique_fd.hpp"
+#include "base/immovable.hpp"
+#include "base/polled_queue.hpp"
 #include "c_abi/own_process.hpp"
 #include "cache/prefix/cache_event.hpp"
 #include "hicache/clock.hpp"
 #include "hicache/error.hpp"
 #include "hicache_tree.h"
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
-#include <string>
 #include <variant>
 #include <vector>
 
@@ -28,12 +26,8 @@ using cache_news = std::variant<step_news, error, cache_event>;
 } // namespace hicache
 
 /// News with their representation in C.
-struct hc_news_list : hicache::own_process {
+struct hc_news_list : hicache::own_process, hicache::immovable {
   hc_news_list(std::deque<hicache::cache_news> news, uint64_t lost);
-
-  hc_news_list(const hc_news_list&) = delete;
-
-  hc_news_list& operator=(const hc_news_list&) = delete;
 
   const std::vector<hc_news>& items() const noexcept { return items_; }
 
@@ -44,15 +38,12 @@ private:
 
 namespace hicache {
 
-/// Queue of news. Any thread. An eventfd is readable exactly while news are waiting.
-class news_queue {
+/// Queue of news. Any thread.
+class news_queue : public polled_queue {
 public:
   /// @param most Capacity; beyond it the oldest news are dropped.
   /// @pre most > 0
   explicit news_queue(size_t most);
-
-  /// @returns io_failure if no eventfd can be made
-  result<void> start();
 
   /// Adds news; at most one step_news is queued. Dropped after close().
   void add(cache_news news);
@@ -61,21 +52,11 @@ public:
   /// @returns deadline_exceeded; stopping
   result<std::unique_ptr<hc_news_list>> take(time_point deadline);
 
-  /// Wakes all waiting threads and returns when none waits any more.
-  void close();
-
-  int event() const noexcept { return event_.get(); }
-
 private:
   const size_t most_;
-  unique_fd event_;
-  std::mutex mutex_; // Guards what follows.
-  std::condition_variable changed_;
   std::deque<cache_news> news_;
   bool is_step_waiting_ = false;
   uint64_t lost_ = 0;
-  size_t waiters_ = 0;
-  bool is_closed_ = false;
 };
 
 } // namespace hicache

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <string>
-#include <string_view>
 
 namespace hicache {
 

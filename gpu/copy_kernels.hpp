@@ -8,7 +8,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <span>
 
 namespace hicache {
 

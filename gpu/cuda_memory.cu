@@ -1,14 +1,12 @@
 #include "base/check.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
-#include "cache/copy_strips.hpp"
 #include "gpu/cuda_memory.hpp"
 #include "gpu/host_memory.hpp"
 
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstring>
 #include <fstream>
 #include <optional>
 #include <utility>

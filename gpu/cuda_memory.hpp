@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "gpu/device.hpp"
 
 #include <cuda_runtime_api.h>
@@ -22,13 +23,9 @@ result<void> use_cuda_device(ec code, int device);
 
 /// Makes a device current for the calling thread, which may be the engine's, until the end of the
 /// scope; then restores the previous one.
-class cuda_device_scope {
+class cuda_device_scope : immovable {
 public:
   explicit cuda_device_scope(int device) noexcept;
-
-  cuda_device_scope(const cuda_device_scope&) = delete;
-
-  cuda_device_scope& operator=(const cuda_device_scope&) = delete;
 
   ~cuda_device_scope();
 

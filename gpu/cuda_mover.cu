@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <array>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 

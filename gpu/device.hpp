@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "hicache/device.hpp"
 #include "hicache/error.hpp"
 #include "hicache/geometry.hpp"
@@ -10,7 +11,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,11 +19,8 @@
 namespace hicache {
 
 /// Pending use of L1 pages by an engine's kernels. Copies of these pages wait for it on the device.
-class page_fences {
+class page_fences : immovable {
 public:
-  page_fences() = default;
-  page_fences(const page_fences&) = delete;
-  page_fences& operator=(const page_fences&) = delete;
   virtual ~page_fences() = default;
 
   /// Makes later copies that read or write these pages wait for `event`, a recorded native event.
@@ -40,19 +37,17 @@ public:
 /// alone, unless native events of its layers were handed out, which are irrevocable: then all fail.
 ///
 /// The destructor finishes submitted copies. Both memories must outlive the engine.
-class copy_engine {
+class copy_engine : immovable {
 public:
   /// Called once per command, in issue order per direction, on a thread of the engine (with
   /// copy_options::inline_copies: the caller's, during the call). Must not throw or call drain().
   using callback = std::function<void(operation_id, const result<void>&)>;
 
-  copy_engine() = default;
-  copy_engine(const copy_engine&) = delete;
-  copy_engine& operator=(const copy_engine&) = delete;
   virtual ~copy_engine() = default;
 
   /// Copies l1_pages[i] to l2_pages[i]. Any thread.
-  /// @pre the lists of each command have equal length and all their pages exist
+  /// @pre the lists of each command have equal length, all their pages exist, and each is in one
+  /// command of the call
   virtual void store(std::vector<write_command> commands, callback done) = 0;
 
   /// Copies l2_pages[i] to l1_pages[i], layer by layer. Each command's `progress` counts the
@@ -91,11 +86,8 @@ struct host_memory_options {
 };
 
 /// A compute device with L1 memory, or host memory in place of one. Any thread.
-class device {
+class device : immovable {
 public:
-  device() = default;
-  device(const device&) = delete;
-  device& operator=(const device&) = delete;
   virtual ~device() = default;
 
   /// For reports: "host memory", or the name of the GPU.

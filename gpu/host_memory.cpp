@@ -20,12 +20,10 @@
 #include <atomic>
 #include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <fstream>
 #include <limits>
 #include <system_error>
 #include <thread>
-#include <utility>
 #include <vector>
 
 namespace hicache {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "gpu/device.hpp"
 
 #include <cstdint>
@@ -18,11 +19,8 @@ inline constexpr uint32_t copy_sets = 3;
 /// The device-specific part of a copy engine: runs submissions. Page numbers are already checked.
 /// Per direction, one thread calls begin() and one (perhaps the same) finish_layer(), in the same
 /// order except for retries.
-class page_mover {
+class page_mover : immovable {
 public:
-  page_mover() = default;
-  page_mover(const page_mover&) = delete;
-  page_mover& operator=(const page_mover&) = delete;
   virtual ~page_mover() = default;
 
   /// Queues the copy of l1_pages[i] and l2_pages[i], all layers, without waiting for it.

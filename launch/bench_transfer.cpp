@@ -13,7 +13,6 @@
 
 #include <cstdio>
 #include <map>
-#include <utility>
 
 namespace hicache {
 
@@ -109,15 +108,13 @@ std::string to_text(const transfer_flags& flags, const transfer_figures& found) 
 } // namespace
 
 void add_transfer_flags(CLI::App& app, transfer_flags& flags) {
+  app.option_defaults()->always_capture_default();
   const auto choice = [&app](const char* name, std::string& value, const char* help) {
-    return app.add_option(name, value, help)->type_name("NAME")->capture_default_str();
+    return app.add_option(name, value, help)->type_name("NAME");
   };
   const auto count
     = [&app](const char* name, uint32_t& value, uint32_t least, uint32_t most, const char* help) {
-        app.add_option(name, value, help)
-          ->type_name("N")
-          ->check(CLI::Range(least, most))
-          ->capture_default_str();
+        app.add_option(name, value, help)->type_name("N")->check(CLI::Range(least, most));
       };
   choice("--layout", flags.layout, "layout of L2");
   choice("--io-backend", flags.io_backend, "how pages are copied: direct or kernel");
@@ -137,8 +134,7 @@ void add_transfer_flags(CLI::App& app, transfer_flags& flags) {
   count("--threads", flags.threads, 1, 256, "host: threads that copy");
   app.add_flag("--fragmented", flags.fragmented, "name the pages in a random order");
   app.add_option("--seconds", flags.seconds, "how long to measure")
-    ->check(CLI::Range(0.001, 3600.0))
-    ->capture_default_str();
+    ->check(CLI::Range(0.001, 3600.0));
   app.add_flag("--json", flags.json, "print one JSON object and nothing else");
 }
 

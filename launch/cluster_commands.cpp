@@ -21,7 +21,6 @@
 #include <absl/strings/ascii.h>
 #include <absl/strings/str_format.h>
 #include <caf/actor_system.hpp>
-#include <caf/scoped_actor.hpp>
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
@@ -29,7 +28,6 @@
 #include <future>
 #include <iterator>
 #include <map>
-#include <set>
 #include <utility>
 
 namespace hicache {

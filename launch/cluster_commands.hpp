@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "hicache/clock.hpp"
 #include "hicache/error.hpp"
 #include "runtime/rank_config.hpp"
@@ -14,13 +15,10 @@ namespace hicache {
 
 /// Commands of `hicachectl` that look up pages in the cluster store and control members: `lookup`,
 /// `pin`, `unpin`, `clear`, `drain`, `retire`.
-class cluster_commands {
+class cluster_commands : immovable {
 public:
   /// Adds the commands. `app` must not outlive this object.
   explicit cluster_commands(CLI::App& app);
-
-  cluster_commands(const cluster_commands&) = delete;
-  cluster_commands& operator=(const cluster_commands&) = delete;
 
   /// Runs the command; blocks. Answers go to standard output.
   /// @returns exit_ok, or exit_failed if a member refused or did not answer, or nothing has that

@@ -12,10 +12,8 @@
 #include "launch/stop_signal.hpp"
 #include "runtime/cluster_member.hpp"
 #include "runtime/network_flags.hpp"
-#include "runtime/rank_config.hpp"
 #include "runtime/setting_flags.hpp"
 
-#include <absl/strings/str_format.h>
 #include <caf/actor_system.hpp>
 #include <nlohmann/json.hpp>
 
@@ -53,43 +51,35 @@ struct thread_result {
 };
 
 void add_store_flags(CLI::App& app, store_flags& flags) {
+  app.option_defaults()->always_capture_default();
   add_index_flag(app, flags.index);
   app
     .add_option("--op", flags.op,
                 "put: store new keys in this process's segment; get, exists: ask for the keys that "
                 "a putter stored")
-    ->check(CLI::IsMember({"put", "get", "exists"}))
-    ->capture_default_str();
+    ->check(CLI::IsMember({"put", "get", "exists"}));
   add_bytes_flag(app, "--value-size", flags.value_bytes, "bytes of each value");
-  app.add_option("--batch", flags.batch, "keys per call")
-    ->check(CLI::Range(1, 4096))
-    ->capture_default_str();
+  app.add_option("--batch", flags.batch, "keys per call")->check(CLI::Range(1, 4096));
   app.add_option("--threads", flags.threads, "threads that call at once")
-    ->check(CLI::Range(1, 256))
-    ->capture_default_str();
-  app.add_option("--seconds", flags.seconds, "how long to measure")
-    ->check(CLI::PositiveNumber)
-    ->capture_default_str();
+    ->check(CLI::Range(1, 256));
+  app.add_option("--seconds", flags.seconds, "how long to measure")->check(CLI::PositiveNumber);
   app
     .add_option(
       "--keys", flags.keys,
       "get, exists: keys 0 to N-1 are asked for; put: the first N keys are stored last, so that "
       "they are there for a getter")
-    ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 32))
-    ->capture_default_str();
+    ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 32));
   add_bytes_flag(app, "--segment-size", flags.segment_bytes, "put: memory to export");
   app
     .add_option("--replicas", flags.replicas,
                 "put: copies of each value, on members of different hosts; this one has the first")
-    ->check(CLI::Range(size_t{1}, limits::replicas_per_key))
-    ->capture_default_str();
+    ->check(CLI::Range(size_t{1}, limits::replicas_per_key));
   app.add_option("--host", flags.host,
                  "put: the machine that this process counts as; by default its name");
   app
     .add_option("--linger", flags.linger,
                 "put: serve the values for this long afterwards, or forever")
-    ->type_name("TIME")
-    ->capture_default_str();
+    ->type_name("TIME");
   app.add_flag(
     "--remote", flags.remote,
     "get, and a lingering put that takes copies: read by the network although the values are on "

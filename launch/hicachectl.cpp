@@ -25,10 +25,10 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <future>
-#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -36,6 +36,9 @@
 #include <vector>
 
 namespace hicache {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(member_counters, hits, misses, errors, corrupt, evicted,
+                                   pinned_bytes)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(index_status, keys, replicas, bytes, disk_replicas, disk_bytes,
                                    lookups, keys_asked, keys_found, members_lost, uptime_ms)
@@ -96,6 +99,11 @@ result<std::vector<shard_status>> ask_shards(const status_flags& flags) {
   return all;
 }
 
+constexpr auto summed_fields
+  = std::array{&index_status::keys,       &index_status::replicas,      &index_status::bytes,
+               &index_status::disk_bytes, &index_status::disk_replicas, &index_status::lookups,
+               &index_status::keys_asked, &index_status::keys_found};
+
 /// Aggregates the shards: sums of all counts, and members with the counts of all shards.
 index_status total(const std::vector<shard_status>& shards) {
   auto sum = index_status{};
@@ -115,14 +123,8 @@ index_status total(const std::vector<shard_status>& shards) {
       known.disk_bytes += member.disk_bytes;
       known.silent_ms = std::max(known.silent_ms, member.silent_ms);
     }
-    sum.keys += status.keys;
-    sum.replicas += status.replicas;
-    sum.bytes += status.bytes;
-    sum.disk_replicas += status.disk_replicas;
-    sum.disk_bytes += status.disk_bytes;
-    sum.lookups += status.lookups;
-    sum.keys_asked += status.keys_asked;
-    sum.keys_found += status.keys_found;
+    for (const auto field : summed_fields)
+      sum.*field += status.*field;
     sum.members_lost = std::max(sum.members_lost, status.members_lost);
     sum.uptime_ms = std::max(sum.uptime_ms, status.uptime_ms);
   }
@@ -141,24 +143,21 @@ nlohmann::json to_json(const std::vector<shard_status>& shards) {
                      {"lookups", shard.status.lookups},
                      {"uptime_ms", shard.status.uptime_ms}});
   auto members = nlohmann::json::array();
-  for (const auto& member : status.members)
-    members.push_back({{"member", absl::StrFormat("%016x", member.info.member)},
-                       {"host", member.info.host},
-                       {"page_address", member.info.page_address},
-                       {"capacity_bytes", member.info.capacity_bytes},
-                       {"pages", member.pages},
-                       {"bytes", member.bytes},
-                       {"disk_pages", member.disk_pages},
-                       {"disk_bytes", member.disk_bytes},
-                       {"silent_ms", member.silent_ms},
-                       {"closed", member.info.is_closed},
-                       {"fingerprint", absl::StrFormat("%016x", member.info.fingerprint)},
-                       {"hits", member.counters.hits},
-                       {"misses", member.counters.misses},
-                       {"errors", member.counters.errors},
-                       {"corrupt", member.counters.corrupt},
-                       {"evicted", member.counters.evicted},
-                       {"pinned_bytes", member.counters.pinned_bytes}});
+  for (const auto& member : status.members) {
+    auto shown = nlohmann::json(member.counters);
+    shown.update({{"member", absl::StrFormat("%016x", member.info.member)},
+                  {"host", member.info.host},
+                  {"page_address", member.info.page_address},
+                  {"capacity_bytes", member.info.capacity_bytes},
+                  {"pages", member.pages},
+                  {"bytes", member.bytes},
+                  {"disk_pages", member.disk_pages},
+                  {"disk_bytes", member.disk_bytes},
+                  {"silent_ms", member.silent_ms},
+                  {"closed", member.info.is_closed},
+                  {"fingerprint", absl::StrFormat("%016x", member.info.fingerprint)}});
+    members.push_back(std::move(shown));
+  }
   auto all = nlohmann::json(status);
   all["shards"] = std::move(parts);
   all["members"] = std::move(members);
@@ -193,27 +192,19 @@ void print(const std::vector<shard_status>& shards) {
   std::printf("up %.0f s; %zu shards, %zu members, %llu gone since the start\n",
               static_cast<double>(status.uptime_ms) / 1000, shards.size(), status.members.size(),
               static_cast<unsigned long long>(status.members_lost));
-  std::fputs(absl::StrFormat("%d pages, %d replicas, %s; %s%d look-ups, %.1f %% of pages found\n",
-                             status.keys, status.replicas, format_bytes(status.bytes),
-                             on_disk(status), status.lookups, share)
-               .c_str(),
-             stdout);
+  absl::PrintF("%d pages, %d replicas, %s; %s%d look-ups, %.1f %% of pages found\n", status.keys,
+               status.replicas, format_bytes(status.bytes), on_disk(status), status.lookups, share);
   if (status.members.empty())
     return;
-  std::fputs(absl::StrFormat("%-16s  %-16s  %-20s %-22s %10s %10s %10s %10s %6s %6s %7s\n",
-                             "member", "namespace", "host", "address", "pages", "used", "exported",
-                             "on disk", "hit %", "errors", "damaged")
-               .c_str(),
-             stdout);
+  absl::PrintF("%-16s  %-16s  %-20s %-22s %10s %10s %10s %10s %6s %6s %7s\n", "member", "namespace",
+               "host", "address", "pages", "used", "exported", "on disk", "hit %", "errors",
+               "damaged");
   for (const auto& member : status.members)
-    std::fputs(absl::StrFormat("%016x  %016x  %-20s %-22s %10d %10s %10s %10d %6.1f %6d %7d\n",
-                               member.info.member, member.info.fingerprint, member.info.host,
-                               member.info.page_address, member.pages, format_bytes(member.bytes),
-                               format_bytes(member.info.capacity_bytes), member.disk_pages,
-                               hit_share(member.counters), member.counters.errors,
-                               member.counters.corrupt)
-                 .c_str(),
-               stdout);
+    absl::PrintF("%016x  %016x  %-20s %-22s %10d %10s %10s %10d %6.1f %6d %7d\n",
+                 member.info.member, member.info.fingerprint, member.info.host,
+                 member.info.page_address, member.pages, format_bytes(member.bytes),
+                 format_bytes(member.info.capacity_bytes), member.disk_pages,
+                 hit_share(member.counters), member.counters.errors, member.counters.corrupt);
 }
 
 result<int> show_status(const status_flags& flags) {

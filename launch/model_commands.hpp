@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "hicache/error.hpp"
 
 #include <CLI/CLI.hpp>
@@ -9,13 +10,10 @@
 namespace hicache {
 
 /// Command of `hicachectl` that reads a model folder: `model-id`.
-class model_commands {
+class model_commands : immovable {
 public:
   /// Adds the command. `app` must not outlive this object.
   explicit model_commands(CLI::App& app);
-
-  model_commands(const model_commands&) = delete;
-  model_commands& operator=(const model_commands&) = delete;
 
   /// Prints the id to standard output and the progress to standard error.
   /// @returns exit_ok, or one sentence about a bad folder

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "hicache/clock.hpp"
 #include "hicache/error.hpp"
 #include "hicache/tls_files.hpp"
@@ -18,13 +19,10 @@ namespace hicache {
 std::string node_activity(const node_status& before, const node_status& now, duration between);
 
 /// Commands of `hicachectl` for a node: `node status` and `node top`.
-class node_commands {
+class node_commands : immovable {
 public:
   /// Adds the command. `app` must not outlive this object.
   explicit node_commands(CLI::App& app);
-
-  node_commands(const node_commands&) = delete;
-  node_commands& operator=(const node_commands&) = delete;
 
   /// Runs the command; answers go to standard output. Blocks for the node's answer; `top` until
   /// SIGINT or SIGTERM. Call before other threads start.

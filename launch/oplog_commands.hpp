@@ -1,25 +1,19 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "hicache/error.hpp"
 
 #include <CLI/CLI.hpp>
 
-#include <istream>
-#include <memory>
-#include <optional>
-#include <ostream>
 #include <string>
 
 namespace hicache {
 
 /// Commands of `hicachectl` that need no cluster: `oplog run`, `oplog replay`, `oplog diff`.
-class oplog_commands {
+class oplog_commands : immovable {
 public:
   /// Adds the commands. `app` must not outlive this object.
   explicit oplog_commands(CLI::App& app);
-
-  oplog_commands(const oplog_commands&) = delete;
-  oplog_commands& operator=(const oplog_commands&) = delete;
 
   /// Runs the command on standard input and output.
   /// @returns the exit code, or one sentence about a bad file

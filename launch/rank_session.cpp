@@ -1,7 +1,6 @@
 #include "launch/rank_session.hpp"
 
 #include "base/try.hpp"
-#include "hicache/rank_reducer.hpp"
 #include "launch/program.hpp"
 #include "runtime/rank_agreement.hpp"
 #include "runtime/rank_place.hpp"

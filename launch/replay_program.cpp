@@ -2,9 +2,7 @@
 
 #include "base/try.hpp"
 #include "base/units.hpp"
-#include "hicache/runtime.hpp"
 #include "launch/program.hpp"
-#include "launch/rank_session.hpp"
 #include "launch/replay_engine.hpp"
 #include "launch/replay_metrics.hpp"
 #include "launch/replay_report.hpp"
@@ -30,76 +28,67 @@ namespace hicache {
 namespace {
 
 struct replay_flags {
+  /// Those that a flag sets directly.
+  replay_options options;
   std::string trace;
   uint64_t limit = 0;
   std::string workload;
   multi_turn_workload turns;
   std::string order = "closed";
-  double speedup = 1;
-  double prefill_tokens_per_second = 0;
   std::string verify = "sample";
-  bool cache_output = false;
   std::string sessions = "off";
   std::string linger = "0s";
   std::string report;
 };
 
 void add_replay_flags(CLI::App& app, replay_flags& flags) {
+  app.option_defaults()->always_capture_default();
   app
     .add_option("--trace", flags.trace,
                 "requests to replay, JSON lines as published with the Mooncake paper")
     ->type_name("FILE");
   app.add_option("--limit", flags.limit, "replay only the first N requests; 0 replays all")
-    ->check(CLI::NonNegativeNumber)
-    ->capture_default_str();
+    ->check(CLI::NonNegativeNumber);
   app.add_option("--workload", flags.workload, "instead of a trace: multi-turn conversations")
     ->check(CLI::IsMember({"multi-turn"}))
     ->excludes("--trace");
   app.add_option("--clients", flags.turns.clients, "conversations of the multi-turn workload")
-    ->check(CLI::Range(1, 1'000'000))
-    ->capture_default_str();
+    ->check(CLI::Range(1, 1'000'000));
   app.add_option("--rounds", flags.turns.rounds, "turns of each conversation")
-    ->check(CLI::Range(1, 1'000'000))
-    ->capture_default_str();
+    ->check(CLI::Range(1, 1'000'000));
   app
     .add_option("--turn-tokens", flags.turns.turn_tokens,
                 "tokens that each turn adds to its prompt")
-    ->check(CLI::Range(1, 1'000'000))
-    ->capture_default_str();
+    ->check(CLI::Range(1, 1'000'000));
   app
     .add_option("--order", flags.order,
                 "closed: a request after the other, reproducible; timed: at the trace's times")
-    ->check(CLI::IsMember({"closed", "timed"}))
-    ->capture_default_str();
-  app.add_option("--speedup", flags.speedup, "timed: how many times faster than the trace")
-    ->check(CLI::PositiveNumber)
-    ->capture_default_str();
+    ->check(CLI::IsMember({"closed", "timed"}));
+  app.add_option("--speedup", flags.options.speedup, "timed: how many times faster than the trace")
+    ->check(CLI::PositiveNumber);
   app
-    .add_option("--prefill-tokens-per-second", flags.prefill_tokens_per_second,
+    .add_option("--prefill-tokens-per-second", flags.options.prefill_tokens_per_second,
                 "simulated speed of computation; 0 computes as fast as it can")
-    ->check(CLI::NonNegativeNumber)
-    ->capture_default_str();
+    ->check(CLI::NonNegativeNumber);
   app
     .add_option("--verify", flags.verify,
                 "check cached bytes before they are used: off, sample or all")
-    ->check(CLI::IsMember({"off", "sample", "all"}))
-    ->capture_default_str();
-  app.add_flag("--cache-output", flags.cache_output, "cache the output tokens too");
+    ->check(CLI::IsMember({"off", "sample", "all"}));
+  app.add_flag("--cache-output", flags.options.cache_output, "cache the output tokens too");
   app
     .add_option(
       "--sessions", flags.sessions,
       "multi-turn: what a conversation is to the cache. off: nothing; refer: a session whose "
       "last prefix is evicted last; stream: a session that keeps its pages between turns")
     ->check(CLI::IsMember({"off", "refer", "stream"}))
-    ->needs("--workload")
-    ->capture_default_str();
+    ->needs("--workload");
   app
     .add_option("--linger", flags.linger,
                 "stay, with the memory exported to L3, after the last request: a time such as 30s, "
                 "or forever")
-    ->type_name("TIME")
-    ->capture_default_str();
+    ->type_name("TIME");
   app.add_option("--report", flags.report, "where to write the report")->type_name("FILE.json");
+  app.option_defaults()->always_capture_default(false);
 }
 
 result<std::vector<replay_request>> load_workload(const replay_flags& flags,
@@ -111,7 +100,8 @@ result<std::vector<replay_request>> load_workload(const replay_flags& flags,
                                 ? result<std::vector<replay_request>>{make_multi_turn(flags.turns)}
                                 : read_trace(flags.trace, flags.limit));
   for (const auto& request : requests) {
-    const auto tokens = request.input_length + (flags.cache_output ? request.output_length : 0);
+    const auto tokens
+      = request.input_length + (flags.options.cache_output ? request.output_length : 0);
     const auto pages = (tokens + config.page_size - 1) / config.page_size;
     if (pages > config.l1_pages)
       return fail(ec::invalid_argument,
@@ -234,14 +224,11 @@ result<int> replay(const rank_config& config, const replay_flags& flags, rank_se
     = HICACHE_TRY(rank_runtime::start(config, std::move(session.peers), {}, nullptr, extensions));
   if (speaks)
     spdlog::info("{} ranks; {}", session.ranks, runtime->description());
-  auto options = replay_options{};
+  auto options = flags.options;
   options.timed = flags.order == "timed";
-  options.speedup = flags.speedup;
-  options.prefill_tokens_per_second = flags.prefill_tokens_per_second;
   options.verify = flags.verify == "off"   ? verify_mode::off
                    : flags.verify == "all" ? verify_mode::all
                                            : verify_mode::sample;
-  options.cache_output = flags.cache_output;
   options.sessions = flags.sessions == "refer"    ? session_mode::refer
                      : flags.sessions == "stream" ? session_mode::stream
                                                   : session_mode::off;

@@ -1,12 +1,9 @@
 #include "launch/replay_report.hpp"
 
-#include "base/units.hpp"
-
 #include <absl/strings/str_format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 namespace hicache {

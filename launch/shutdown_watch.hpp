@@ -16,9 +16,6 @@ public:
   /// Disarms: the shutdown has finished.
   ~shutdown_watch();
 
-  shutdown_watch(const shutdown_watch&) = delete;
-  shutdown_watch& operator=(const shutdown_watch&) = delete;
-
   /// After `time`, flushes the logs and exits with `code`, without destructors or exit handlers.
   /// @pre not armed yet
   void arm(std::chrono::nanoseconds time, int code);

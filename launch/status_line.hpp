@@ -1,5 +1,7 @@
 #pragma once
 
+#include "base/immovable.hpp"
+
 #include <unistd.h>
 
 #include <chrono>
@@ -9,7 +11,7 @@
 namespace hicache {
 
 /// Progress on standard error: one redrawn line on a terminal, occasional plain lines otherwise.
-class status_line {
+class status_line : immovable {
 public:
   status_line() = default;
 
@@ -17,9 +19,6 @@ public:
     if (drawn_ && terminal_)
       std::fputc('\n', stderr);
   }
-
-  status_line(const status_line&) = delete;
-  status_line& operator=(const status_line&) = delete;
 
   /// Shows a text, unless another one was shown a moment ago.
   /// @param text Returns it.

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -29,7 +28,7 @@ sigset_t watched_signals() {
 } // namespace
 
 stop_signal::stop_signal() : event_(eventfd(0, EFD_CLOEXEC)) {
-  HICACHE_CHECK(event_ >= 0);
+  HICACHE_CHECK(event_);
   const auto set = watched_signals();
   HICACHE_CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0);
   waiter_ = std::thread{[this, set] {
@@ -39,8 +38,7 @@ stop_signal::stop_signal() : event_(eventfd(0, EFD_CLOEXEC)) {
         return;
       if (raised_.exchange(number) != 0)
         std::_Exit(128 + number);
-      const auto one = uint64_t{1};
-      [[maybe_unused]] const auto written = write(event_, &one, sizeof(one));
+      eventfd_write(event_.get(), 1);
     }
   }};
 }
@@ -48,12 +46,11 @@ stop_signal::stop_signal() : event_(eventfd(0, EFD_CLOEXEC)) {
 stop_signal::~stop_signal() {
   pthread_kill(waiter_.native_handle(), SIGUSR2);
   waiter_.join();
-  close(event_);
 }
 
 bool stop_signal::wait_for(std::chrono::nanoseconds time) const {
   // The event is never read, so it stays readable for all waiters.
-  auto watched = pollfd{event_, POLLIN, 0};
+  auto watched = pollfd{event_.get(), POLLIN, 0};
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(time).count();
   poll(&watched, 1, static_cast<int>(std::clamp<int64_t>(ms, 0, 1 << 30)));
   return raised();

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "base/unique_fd.hpp"
+
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -14,10 +16,6 @@ public:
 
   ~stop_signal();
 
-  stop_signal(const stop_signal&) = delete;
-
-  stop_signal& operator=(const stop_signal&) = delete;
-
   /// True once a signal has arrived. Any thread.
   bool raised() const noexcept { return raised_.load(std::memory_order_acquire) != 0; }
 
@@ -26,7 +24,7 @@ public:
 
 private:
   std::atomic<int> raised_{0};
-  int event_ = -1;
+  unique_fd event_;
   std::thread waiter_;
 };
 

@@ -49,10 +49,10 @@ private:
   std::string path_;
 };
 
-std::unique_ptr<httplib::ClientImpl> make_client(const http_address& where) {
-  if (where.is_unix())
-    return std::make_unique<unix_client>(where.socket_path);
-  return std::make_unique<httplib::ClientImpl>(where.where.host, where.where.port);
+std::unique_ptr<httplib::ClientImpl> make_client(const rpc::endpoint& where) {
+  if (where.is_path())
+    return std::make_unique<unix_client>(where.path());
+  return std::make_unique<httplib::ClientImpl>(where.host, where.port);
 }
 
 /// Client of the admin server named by the flags.
@@ -99,10 +99,10 @@ public:
   }
 
 private:
-  admin_client(http_address where, std::string token)
+  admin_client(rpc::endpoint where, std::string token)
     : where_(std::move(where)), token_(std::move(token)) {}
 
-  http_address where_;
+  rpc::endpoint where_;
   std::string token_;
 };
 
@@ -137,12 +137,15 @@ void print_attachment(const json& answer) {
             << shown(*status, "quarantined_pages") << " pages of L2\n";
   for (auto number = 1; const auto& tier : answer.value("hicache_storage_tiers", json::array())) {
     const auto capacity = tier.value("capacity_bytes", uint64_t{0});
+    const auto over_budget = tier.value("over_budget", uint64_t{0});
     std::cout << absl::StrFormat(
-      "tier %d           %s, %s: %d objects, %s%s; %d hits, %d misses, %d errors%s\n", number++,
-      shown(tier, "backend"), tier.value("up", false) ? "up" : "down",
+      "tier %d           %s, %s: %d objects, %s%s; %d hits, %d misses, %d errors; %s written%s%s\n",
+      number++, shown(tier, "backend"), tier.value("up", false) ? "up" : "down",
       tier.value("objects", uint64_t{0}), format_bytes(tier.value("bytes", uint64_t{0})),
       capacity == 0 ? "" : " of " + format_bytes(capacity), tier.value("hits", uint64_t{0}),
       tier.value("misses", uint64_t{0}), tier.value("errors", uint64_t{0}),
+      format_bytes(tier.value("written_bytes", uint64_t{0})),
+      over_budget == 0 ? "" : absl::StrFormat(", %d objects over budget", over_budget),
       shown(tier, "detail").empty() ? "" : "; " + shown(tier, "detail"));
   }
 }

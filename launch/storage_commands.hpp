@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "hicache/clock.hpp"
 #include "hicache/error.hpp"
 
@@ -13,13 +14,10 @@ namespace hicache {
 
 /// Commands of `hicachectl` for an instance's admin server: `storage show`, `storage attach`,
 /// `storage detach`.
-class storage_commands {
+class storage_commands : immovable {
 public:
   /// Adds the commands. `app` must not outlive this object.
   explicit storage_commands(CLI::App& app);
-
-  storage_commands(const storage_commands&) = delete;
-  storage_commands& operator=(const storage_commands&) = delete;
 
   /// Runs the command; blocks for the answer. Answers go to standard output, rejections to standard
   /// error.

@@ -118,23 +118,4 @@ result<std::unique_ptr<transfer_probe>> make_cuda_probe(probe_target target) {
   return probe;
 }
 
-result<double> register_new_memory(uint64_t bytes) {
-  // The first call of a process creates the context, which is not part of pinning.
-  HICACHE_TRY(check("cudaSetDevice", cudaSetDevice(device_number)));
-  const auto begin = std::chrono::steady_clock::now();
-  auto memory = HICACHE_TRY(map_new_memory(bytes));
-  HICACHE_TRY(
-    check("cudaHostRegister", cudaHostRegister(memory.data(), bytes, cudaHostRegisterPortable)));
-  const auto seconds = seconds_since(begin);
-  HICACHE_TRY(check("cudaHostUnregister", cudaHostUnregister(memory.data())));
-  return seconds;
-}
-
-std::string cuda_driver_version() {
-  auto version = 0;
-  if (cudaDriverGetVersion(&version) != cudaSuccess)
-    return "unknown";
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
 } // namespace hicache

@@ -14,8 +14,6 @@
 #include <memory>
 #include <numeric>
 #include <random>
-#include <span>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -26,23 +24,6 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr auto least_rounds = uint32_t{9};
-
-double median(std::vector<double> values) {
-  if (values.empty())
-    return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-/// The median of a[i] / b[i].
-double median_ratio(const std::vector<double>& a, const std::vector<double>& b) {
-  auto ratios = std::vector<double>{};
-  for (auto i = size_t{0}; i < std::min(a.size(), b.size()); ++i)
-    if (b[i] > 0)
-      ratios.push_back(a[i] / b[i]);
-  return median(std::move(ratios));
-}
 
 result<std::unique_ptr<transfer_probe>> make_probe([[maybe_unused]] const device& where,
                                                    probe_target target) {
@@ -263,20 +244,23 @@ private:
   std::vector<double> hidden_;
 };
 
-/// Number of threads that an allocation may use; see host_mapping.
-uint32_t allocation_threads() {
-  return std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
-}
-
-result<double> get_new_memory([[maybe_unused]] const device& where, uint64_t bytes) {
-#ifdef HICACHE_HAVE_CUDA
-  if (!where.host_addressable())
-    return register_new_memory(bytes);
-#endif
-  return touch_new_memory(bytes, allocation_threads());
-}
-
 } // namespace
+
+double median(std::vector<double> values) {
+  if (values.empty())
+    return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double median_ratio(const std::vector<double>& a, const std::vector<double>& b) {
+  auto ratios = std::vector<double>{};
+  for (auto i = size_t{0}; i < std::min(a.size(), b.size()); ++i)
+    if (b[i] > 0)
+      ratios.push_back(a[i] / b[i]);
+  return median(std::move(ratios));
+}
 
 result<transfer_figures> measure_transfer(const transfer_case& what) {
   HICACHE_CHECK(what.pages > 0);
@@ -284,39 +268,6 @@ result<transfer_figures> measure_transfer(const transfer_case& what) {
   HICACHE_TRY(run.open());
   HICACHE_TRY(run.check_round_trip());
   return run.measure();
-}
-
-result<startup_figures> measure_startup(device_kind kind, uint64_t bytes, double seconds) {
-  auto where = HICACHE_TRY(make_device(kind));
-  auto figures = startup_figures{};
-  auto ours = std::vector<double>{};
-  auto baseline = std::vector<double>{};
-  auto one_thread = std::vector<double>{};
-  const auto begin = steady_clock::now();
-  while (ours.size() < least_rounds || seconds_since(begin) < seconds) {
-    const auto fresh = HICACHE_TRY(get_new_memory(*where, bytes));
-    const auto before = steady_clock::now();
-    const auto memory = HICACHE_TRY(where->allocate_host(bytes, {}));
-    ours.push_back(seconds_since(before));
-    figures.memory = memory->description();
-    const auto touched = HICACHE_TRY(touch_new_memory(bytes, 1));
-    baseline.push_back(fresh);
-    one_thread.push_back(touched);
-  }
-  figures.seconds = median(ours);
-  figures.baseline_seconds = median(baseline);
-  figures.ratio = median_ratio(ours, baseline);
-  figures.one_thread_seconds = median(one_thread);
-  figures.one_thread_ratio = median_ratio(ours, one_thread);
-  return figures;
-}
-
-std::string driver_version([[maybe_unused]] device_kind kind) {
-#ifdef HICACHE_HAVE_CUDA
-  if (kind != device_kind::host)
-    return cuda_driver_version();
-#endif
-  return "none";
 }
 
 } // namespace hicache

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace hicache {
 
@@ -59,25 +60,10 @@ struct transfer_figures {
 /// @returns the error of the device if it cannot be used, or of a baseline that failed
 result<transfer_figures> measure_transfer(const transfer_case& what);
 
-/// Cost of allocating L2 memory. Medians of seconds; ratios as above.
-struct startup_figures {
-  double seconds = 0;
-  /// A new mapping pinned by a single call (CUDA), or touched by as many threads as the allocation
-  /// uses (host).
-  double baseline_seconds = 0;
-  double ratio = 0;
-  /// The same mapping touched by one thread.
-  double one_thread_seconds = 0;
-  double one_thread_ratio = 0;
-  /// Kind of the allocated memory.
-  std::string memory;
-};
+/// 0 without values.
+double median(std::vector<double> values);
 
-/// Repeatedly allocates `bytes` of L2 memory, each time next to its baselines.
-/// @returns the error of the device or of the system
-result<startup_figures> measure_startup(device_kind kind, uint64_t bytes, double seconds);
-
-/// The version of the CUDA driver; "none" for the host device and in builds without CUDA.
-std::string driver_version(device_kind kind);
+/// The median of a[i] / b[i].
+double median_ratio(const std::vector<double>& a, const std::vector<double>& b);
 
 } // namespace hicache

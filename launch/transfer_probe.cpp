@@ -1,16 +1,11 @@
 #include "launch/transfer_probe.hpp"
 
 #include "base/check.hpp"
-#include "base/try.hpp"
-#include "base/units.hpp"
-
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstddef>
 #include <cstring>
 #include <latch>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -21,34 +16,6 @@ namespace {
 
 /// Page size of the machine, or a divisor of it.
 constexpr auto page_bytes = uint64_t{4096};
-
-/// Splits `bytes` bytes into equal parts of whole machine pages, one for each of `threads` threads.
-/// @returns seconds from the start of all threads to the end of the last
-template <class Work>
-result<double> share_out(uint64_t bytes, uint32_t threads, Work work) {
-  const auto part = (bytes / threads + page_bytes - 1) / page_bytes * page_bytes;
-  const auto do_part = [&](uint32_t i) {
-    work(std::min(i * part, bytes), i + 1 == threads ? bytes : std::min((i + 1) * part, bytes));
-  };
-  auto ready = std::latch{threads};
-  auto helpers = std::vector<std::jthread>{};
-  try {
-    for (auto i = uint32_t{1}; i < threads; ++i)
-      helpers.emplace_back([&, i] {
-        ready.arrive_and_wait();
-        do_part(i);
-      });
-  } catch (const std::system_error& problem) {
-    // Releases the threads already started.
-    ready.count_down(threads - static_cast<std::ptrdiff_t>(helpers.size()));
-    return fail(ec::io_failure, std::string{"cannot start a thread: "} + problem.what());
-  }
-  ready.arrive_and_wait();
-  const auto begin = std::chrono::steady_clock::now();
-  do_part(0);
-  helpers.clear();
-  return seconds_since(begin);
-}
 
 class host_probe final : public transfer_probe {
 public:
@@ -84,31 +51,34 @@ private:
 
 } // namespace
 
+result<double> share_out(uint64_t bytes, uint32_t threads,
+                         const std::function<void(uint64_t, uint64_t)>& work) {
+  const auto part = (bytes / threads + page_bytes - 1) / page_bytes * page_bytes;
+  const auto do_part = [&](uint32_t i) {
+    work(std::min(i * part, bytes), i + 1 == threads ? bytes : std::min((i + 1) * part, bytes));
+  };
+  auto ready = std::latch{threads};
+  auto helpers = std::vector<std::jthread>{};
+  try {
+    for (auto i = uint32_t{1}; i < threads; ++i)
+      helpers.emplace_back([&, i] {
+        ready.arrive_and_wait();
+        do_part(i);
+      });
+  } catch (const std::system_error& problem) {
+    // Releases the threads already started.
+    ready.count_down(threads - static_cast<std::ptrdiff_t>(helpers.size()));
+    return fail(ec::io_failure, std::string{"cannot start a thread: "} + problem.what());
+  }
+  ready.arrive_and_wait();
+  const auto begin = std::chrono::steady_clock::now();
+  do_part(0);
+  helpers.clear();
+  return seconds_since(begin);
+}
+
 std::unique_ptr<transfer_probe> make_host_probe(probe_target target) {
   return std::make_unique<host_probe>(std::move(target));
-}
-
-result<unique_mapping> map_new_memory(uint64_t bytes) {
-  auto memory = unique_mapping::create(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
-  if (!memory)
-    return fail(ec::io_failure, "cannot map " + format_bytes(bytes) + ": "
-                                  + std::generic_category().message(errno));
-  // Best effort: kernels without huge pages use normal ones.
-  static_cast<void>(::madvise(memory.data(), bytes, MADV_HUGEPAGE));
-  return memory;
-}
-
-result<double> touch_new_memory(uint64_t bytes, uint32_t threads) {
-  HICACHE_CHECK(bytes > 0 && threads > 0);
-  const auto begin = std::chrono::steady_clock::now();
-  auto memory = HICACHE_TRY(map_new_memory(bytes));
-  const auto mapped = std::chrono::steady_clock::now();
-  auto* data = memory.data();
-  const auto touching = HICACHE_TRY(share_out(bytes, threads, [data](uint64_t from, uint64_t to) {
-    for (auto at = from; at < to; at += page_bytes)
-      *static_cast<volatile std::byte*>(data + at) = std::byte{0};
-  }));
-  return std::chrono::duration<double>(mapped - begin).count() + touching;
 }
 
 } // namespace hicache

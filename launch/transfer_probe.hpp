@@ -1,6 +1,6 @@
 #pragma once
 
-#include "base/unique_mapping.hpp"
+#include "base/immovable.hpp"
 #include "cache/copy_strips.hpp"
 #include "gpu/queued_copy_engine.hpp"
 #include "hicache/error.hpp"
@@ -11,8 +11,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 namespace hicache {
@@ -35,11 +35,8 @@ struct probe_target {
 /// Baseline copies of one kind of device, and a computation that waits for their layers. Its
 /// target's memory must outlive it. One thread at a time; errors are io_failure or copy_failed with
 /// a sentence.
-class transfer_probe {
+class transfer_probe : immovable {
 public:
-  transfer_probe() = default;
-  transfer_probe(const transfer_probe&) = delete;
-  transfer_probe& operator=(const transfer_probe&) = delete;
   virtual ~transfer_probe() = default;
 
   /// Copies the probe's block in one piece, the device's fastest way. @returns seconds
@@ -59,14 +56,13 @@ inline double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+/// Splits `bytes` bytes into equal parts of whole machine pages, one for each of `threads` threads.
+/// @param work Takes the begin and the end of a part.
+/// @returns seconds from the start of all threads to the end of the last
+result<double> share_out(uint64_t bytes, uint32_t threads,
+                         const std::function<void(uint64_t, uint64_t)>& work);
+
 /// Copies with memcpy and computes by busy-waiting on the caller's thread.
 std::unique_ptr<transfer_probe> make_host_probe(probe_target target);
-
-/// Maps fresh, untouched memory with transparent huge pages.
-/// @returns io_failure with a sentence
-result<unique_mapping> map_new_memory(uint64_t bytes);
-
-/// Maps new memory and touches it with `threads` threads. @returns seconds without unmapping
-result<double> touch_new_memory(uint64_t bytes, uint32_t threads);
 
 } // namespace hicache

@@ -22,6 +22,7 @@ struct DiskObject {
   length @2 :UInt64;
   checksum @3 :UInt64;
   fingerprint @4 :UInt64;
+  tenant @5 :UInt64;
 }
 
 struct DiskRemoval {

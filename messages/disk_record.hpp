@@ -16,6 +16,10 @@ namespace hicache {
 /// Unit of disk I/O: what every disk can write directly.
 inline constexpr size_t disk_block_bytes = 4096;
 
+/// Version of the format in which records are written. Those of version 2, without tenants, are
+/// read as well.
+inline constexpr uint16_t disk_record_version = 3;
+
 /// Objects in one record at most.
 inline constexpr size_t disk_record_objects = 1024;
 
@@ -36,6 +40,8 @@ struct disk_record {
     uint64_t checksum = 0;
     /// `fingerprint_of` its namespace.
     uint64_t fingerprint = 0;
+    /// As page_write::tenant.
+    uint64_t tenant = 0;
 
     friend bool operator==(const object&, const object&) = default;
   };
@@ -59,19 +65,25 @@ struct disk_record {
   uint64_t durable = 0;
   std::vector<object> objects;
   std::vector<removal> removals;
+  /// Of the format; it says how long the header is.
+  uint16_t version = disk_record_version;
 
   friend bool operator==(const disk_record&, const disk_record&) = default;
 };
 
-/// Whole blocks that the header of a record takes.
+/// Whole blocks that the header of a new record takes.
 /// @relates disk_record
 size_t disk_header_bytes(size_t objects, size_t removals) noexcept;
+
+/// The same of an existing record, which may be of an earlier version.
+/// @relates disk_record
+size_t disk_header_bytes(const disk_record& record) noexcept;
 
 /// Blocks of the header and of the objects.
 /// @relates disk_record
 uint64_t disk_record_bytes(const disk_record& record) noexcept;
 
-/// @pre target.size() is disk_header_bytes of the record
+/// @pre target.size() is disk_header_bytes of the record, which is of the current version
 /// @relates disk_record
 void encode_disk_record(const disk_record& record, std::span<std::byte> target);
 
@@ -79,7 +91,7 @@ void encode_disk_record(const disk_record& record, std::span<std::byte> target);
 /// @relates disk_record
 std::optional<size_t> disk_header_at(std::span<const std::byte> block) noexcept;
 
-/// Whether a header of another version of the format begins with this block, which is untrusted.
+/// Whether a header of a version that is not read begins with this block, which is untrusted.
 /// @relates disk_record
 bool is_disk_header_of_other_version(std::span<const std::byte> block) noexcept;
 

@@ -122,15 +122,6 @@ void fields(auto side, like<node_status> auto& x) {
   HICACHE_FIELD(disk_stores, DiskStores);
 }
 
-HICACHE_DEFINE_MESSAGE(client_info, ClientInfo)
-HICACHE_DEFINE_MESSAGE(node_info, NodeInfo)
-HICACHE_DEFINE_MESSAGE(wanted_pages, WantedPages)
-HICACHE_DEFINE_MESSAGE(reserved_pages, ReservedPages)
-HICACHE_DEFINE_MESSAGE(complete_pages, CompletePages)
-HICACHE_DEFINE_MESSAGE(client_ticket, ClientTicket)
-HICACHE_DEFINE_MESSAGE(page_lookup, PageLookup)
-HICACHE_DEFINE_MESSAGE(leased_pages, LeasedPages)
-HICACHE_DEFINE_MESSAGE(page_prefetch, PagePrefetch)
-HICACHE_DEFINE_MESSAGE(node_status, NodeStatus)
+HICACHE_NODE_MESSAGES(HICACHE_DEFINE_MESSAGE)
 
 } // namespace hicache::wire

@@ -65,9 +65,6 @@ void fields(auto side, like<store_answer> auto& x) {
   HICACHE_FIELD(next, Next, long_text);
 }
 
-HICACHE_DEFINE_MESSAGE(store_hello, StoreHello)
-HICACHE_DEFINE_MESSAGE(store_welcome, StoreWelcome)
-HICACHE_DEFINE_MESSAGE(store_request, StoreRequest)
-HICACHE_DEFINE_MESSAGE(store_answer, StoreAnswer)
+HICACHE_STORE_MESSAGES(HICACHE_DEFINE_MESSAGE)
 
 } // namespace hicache::wire

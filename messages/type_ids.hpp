@@ -2,8 +2,7 @@
 
 #include "hicache/interfaces.hpp"
 #include "messages/commands.hpp"
-#include "messages/index_protocol.hpp"
-#include "messages/node_protocol.hpp"
+#include "messages/message_lists.hpp"
 #include "messages/segment_pages.hpp"
 #include "messages/storage_batch.hpp"
 
@@ -72,52 +71,27 @@ CAF_ADD_ATOM(hicache, hicache::atom, withdraw, "withdraw")
 
 // -- CAF carries these within the process alone; rpc/ brings those of index_protocol.hpp and
 // node_protocol.hpp to others
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::awaited_pages)
+#define HICACHE_ALLOW_MESSAGE(T, Schema) CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::T)
+HICACHE_INDEX_MESSAGES(HICACHE_ALLOW_MESSAGE)
+HICACHE_NODE_MESSAGES(HICACHE_ALLOW_MESSAGE)
+#undef HICACHE_ALLOW_MESSAGE
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::backup_command)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::client_info)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::client_ticket)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::complete_pages)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::copy_batch)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::disk_completion)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::disk_listing)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::drain_progress)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::drain_report)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::drain_request)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::drop_command)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::fetch_command)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::fetched_pages)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::found_pages)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::heartbeat)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::index_status)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::key_batch)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::key_list)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::leased_pages)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::member_info)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::member_list)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::member_query)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::membership)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::namespace_pages)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::node_info)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::node_status)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::op_log_batch_ptr)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::operation_done)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::page_copies)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::page_fetch)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::page_lookup)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::page_pins)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::page_prefetch)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::page_recall)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::page_totals)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::placements)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::published_pages)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::reclaim_command)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::staging_command)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::reserved_pages)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::segment_holds)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::segment_pages)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::segment_slots)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::shard_map)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::status_query)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_attachment)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_batch)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_change)
@@ -127,5 +101,3 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_hit)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_outcome)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_status)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::terminate_command)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::wanted_pages)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::withdrawn_pages)

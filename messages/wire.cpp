@@ -260,26 +260,6 @@ void fields(auto side, like<drain_progress> auto& x) {
   HICACHE_FIELD(moved, Moved);
 }
 
-HICACHE_DEFINE_MESSAGE(member_info, MemberInfo)
-HICACHE_DEFINE_MESSAGE(shard_map, ShardMap)
-HICACHE_DEFINE_MESSAGE(membership, Membership)
-HICACHE_DEFINE_MESSAGE(heartbeat, Heartbeat)
-HICACHE_DEFINE_MESSAGE(published_pages, PublishedPages)
-HICACHE_DEFINE_MESSAGE(withdrawn_pages, WithdrawnPages)
-HICACHE_DEFINE_MESSAGE(key_batch, KeyBatch)
-HICACHE_DEFINE_MESSAGE(awaited_pages, AwaitedPages)
-HICACHE_DEFINE_MESSAGE(placements, Placements)
-HICACHE_DEFINE_MESSAGE(member_query, MemberQuery)
-HICACHE_DEFINE_MESSAGE(member_list, MemberList)
-HICACHE_DEFINE_MESSAGE(status_query, StatusQuery)
-HICACHE_DEFINE_MESSAGE(index_status, IndexStatus)
-HICACHE_DEFINE_MESSAGE(page_totals, PageTotals)
-HICACHE_DEFINE_MESSAGE(page_pins, PagePins)
-HICACHE_DEFINE_MESSAGE(namespace_pages, NamespacePages)
-HICACHE_DEFINE_MESSAGE(page_copies, PageCopies)
-HICACHE_DEFINE_MESSAGE(page_recall, PageRecall)
-HICACHE_DEFINE_MESSAGE(drain_request, DrainRequest)
-HICACHE_DEFINE_MESSAGE(drain_report, DrainReport)
-HICACHE_DEFINE_MESSAGE(drain_progress, DrainProgress)
+HICACHE_INDEX_MESSAGES(HICACHE_DEFINE_MESSAGE)
 
 } // namespace hicache::wire

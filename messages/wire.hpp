@@ -1,9 +1,7 @@
 #pragma once
 
 #include "hicache/error.hpp"
-#include "messages/index_protocol.hpp"
-#include "messages/node_protocol.hpp"
-#include "messages/store_protocol.hpp"
+#include "messages/message_lists.hpp"
 
 #include <concepts>
 #include <cstdint>
@@ -21,48 +19,16 @@ using frame = std::vector<uint64_t>;
 template <class T>
 struct codec;
 
-#define HICACHE_DECLARE_CODEC(T)                                                                   \
+#define HICACHE_DECLARE_CODEC(T, Schema)                                                           \
   template <>                                                                                      \
   struct codec<T> {                                                                                \
     static frame encode(const T& x);                                                               \
     static result<T> decode(std::span<const uint64_t> words);                                      \
   };
 
-HICACHE_DECLARE_CODEC(member_info)
-HICACHE_DECLARE_CODEC(shard_map)
-HICACHE_DECLARE_CODEC(membership)
-HICACHE_DECLARE_CODEC(heartbeat)
-HICACHE_DECLARE_CODEC(published_pages)
-HICACHE_DECLARE_CODEC(withdrawn_pages)
-HICACHE_DECLARE_CODEC(key_batch)
-HICACHE_DECLARE_CODEC(awaited_pages)
-HICACHE_DECLARE_CODEC(placements)
-HICACHE_DECLARE_CODEC(member_query)
-HICACHE_DECLARE_CODEC(member_list)
-HICACHE_DECLARE_CODEC(status_query)
-HICACHE_DECLARE_CODEC(index_status)
-HICACHE_DECLARE_CODEC(page_totals)
-HICACHE_DECLARE_CODEC(page_pins)
-HICACHE_DECLARE_CODEC(namespace_pages)
-HICACHE_DECLARE_CODEC(page_copies)
-HICACHE_DECLARE_CODEC(page_recall)
-HICACHE_DECLARE_CODEC(drain_request)
-HICACHE_DECLARE_CODEC(drain_report)
-HICACHE_DECLARE_CODEC(drain_progress)
-HICACHE_DECLARE_CODEC(client_info)
-HICACHE_DECLARE_CODEC(node_info)
-HICACHE_DECLARE_CODEC(wanted_pages)
-HICACHE_DECLARE_CODEC(reserved_pages)
-HICACHE_DECLARE_CODEC(complete_pages)
-HICACHE_DECLARE_CODEC(client_ticket)
-HICACHE_DECLARE_CODEC(page_lookup)
-HICACHE_DECLARE_CODEC(leased_pages)
-HICACHE_DECLARE_CODEC(page_prefetch)
-HICACHE_DECLARE_CODEC(node_status)
-HICACHE_DECLARE_CODEC(store_hello)
-HICACHE_DECLARE_CODEC(store_welcome)
-HICACHE_DECLARE_CODEC(store_request)
-HICACHE_DECLARE_CODEC(store_answer)
+HICACHE_INDEX_MESSAGES(HICACHE_DECLARE_CODEC)
+HICACHE_NODE_MESSAGES(HICACHE_DECLARE_CODEC)
+HICACHE_STORE_MESSAGES(HICACHE_DECLARE_CODEC)
 
 #undef HICACHE_DECLARE_CODEC
 

@@ -9,8 +9,6 @@
 #include <capnp/rpc-twoparty.h>
 #include <kj/debug.h>
 
-#include <utility>
-
 namespace hicache {
 
 namespace {

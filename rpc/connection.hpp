@@ -5,7 +5,6 @@
 #include "rpc/sockets.hpp"
 #include "rpc/tls.hpp"
 
-#include <chrono>
 #include <memory>
 #include <string>
 

@@ -7,11 +7,8 @@
 #include <spdlog/spdlog.h>
 
 #include <sys/eventfd.h>
-#include <unistd.h>
 
-#include <cstdint>
 #include <future>
-#include <utility>
 
 namespace hicache {
 
@@ -26,12 +23,11 @@ struct quiet_tasks final : kj::TaskSet::ErrorHandler {
 } // namespace
 
 rpc_loop::rpc_loop() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  HICACHE_CHECK(event_ >= 0);
+  HICACHE_CHECK(event_);
 }
 
 rpc_loop::~rpc_loop() {
   HICACHE_CHECK(!thread_.joinable());
-  ::close(event_);
 }
 
 std::shared_ptr<rpc_loop> rpc_loop::start() {
@@ -82,7 +78,7 @@ void rpc_loop::run() {
   io_ = &io;
   tasks_ = tasks.get();
   {
-    auto event = kj::UnixEventPort::FdObserver{io.unixEventPort, event_,
+    auto event = kj::UnixEventPort::FdObserver{io.unixEventPort, event_.get(),
                                                kj::UnixEventPort::FdObserver::OBSERVE_READ};
     while (!is_ending_) {
       run_posted();
@@ -111,8 +107,7 @@ void rpc_loop::run() {
 }
 
 void rpc_loop::wake_up() {
-  const auto one = uint64_t{1};
-  [[maybe_unused]] const auto written = write(event_, &one, sizeof(one));
+  eventfd_write(event_.get(), 1);
 }
 
 void rpc_loop::run_posted() {

@@ -1,9 +1,10 @@
 #pragma once
 
+#include "base/unique_fd.hpp"
+
 #include <kj/async-io.h>
 #include <kj/function.h>
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -18,10 +19,6 @@ public:
   static std::shared_ptr<rpc_loop> start();
 
   ~rpc_loop();
-
-  rpc_loop(const rpc_loop&) = delete;
-
-  rpc_loop& operator=(const rpc_loop&) = delete;
 
   // -- any thread -------------------------------------------------------------
 
@@ -55,7 +52,7 @@ private:
 
   void wake_up();
 
-  int event_;
+  unique_fd event_;
   std::mutex mutex_; // Guards what follows.
   std::vector<kj::Function<void()>> posted_;
   bool is_closed_ = false;

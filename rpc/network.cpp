@@ -9,7 +9,6 @@
 #include <kj/async-io.h>
 
 #include <future>
-#include <utility>
 #include <vector>
 
 namespace hicache {

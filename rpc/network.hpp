@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "base/unique_fd.hpp"
 #include "hicache/error.hpp"
 #include "hicache/tls_files.hpp"
@@ -50,7 +51,7 @@ struct index_serving {
 /// connects and waits for answers. Remote actors look like local ones: a request is answered, or
 /// fails with the code of the remote actor or with peer_unreachable, deadline_exceeded or stopping.
 /// Actors that are not detached handle answers on that thread. Any thread.
-class rpc_network {
+class rpc_network : immovable {
 public:
   /// @param system Must outlive this.
   /// @param tls Uses TLS with certificates on both sides for every connection. Changed files are
@@ -60,10 +61,6 @@ public:
 
   /// Closes all connections without waiting for peers.
   ~rpc_network();
-
-  rpc_network(const rpc_network&) = delete;
-
-  rpc_network& operator=(const rpc_network&) = delete;
 
   /// Opens a port or path. Connections queue until something is served there.
   /// @returns invalid_argument with a sentence

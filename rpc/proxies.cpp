@@ -1,10 +1,10 @@
 #include "rpc/proxies.hpp"
 
+#include "base/immovable.hpp"
 #include "messages/interfaces.hpp"
-#include "messages/wire_parts.hpp"
-#include "messages/wire_values.hpp"
 #include "rpc/limits.hpp"
-#include "rpc/page_transfer.hpp"
+#include "rpc/methods.hpp"
+#include "rpc/page_wire.hpp"
 #include "rpc/rpc_error.hpp"
 
 #include <caf/actor_cast.hpp>
@@ -12,7 +12,6 @@
 #include <caf/exit_reason.hpp>
 #include <caf/make_actor.hpp>
 #include <caf/monitorable_actor.hpp>
-#include <caf/sec.hpp>
 #include <kj/debug.h>
 
 #include <optional>
@@ -22,16 +21,12 @@
 namespace hicache {
 
 /// The requester of an answer; answers ec::stopping when destroyed without an answer.
-class pending_answer {
+class pending_answer : immovable {
 public:
   explicit pending_answer(const caf::mailbox_element& what) : sender_(what.sender), mid_(what.mid) {
     if (!mid_.is_request())
       sender_ = nullptr;
   }
-
-  pending_answer(const pending_answer&) = delete;
-
-  pending_answer& operator=(const pending_answer&) = delete;
 
   ~pending_answer() {
     if (sender_)
@@ -83,6 +78,11 @@ kj::Promise<caf::message> send(Request request, const caf::type_erased_tuple& wh
   return request.send().then([](auto&&) { return caf::message{}; });
 }
 
+/// The case of a message that a method takes; `to` has the method.
+#define HICACHE_SEND(method, Method, verb, request, answer, right, what_for)                       \
+  case atom::verb::uint_value():                                                                   \
+    return send<hicache::request, hicache::answer>(to.method##Request(), what);
+
 kj::Promise<caf::message> refuse() {
   return to_exception({ec::unsupported, "other processes are not asked this"});
 }
@@ -95,23 +95,11 @@ public:
     : at_(std::move(at)), shard_(kj::mv(shard)) {}
 
   kj::Promise<caf::message> call(const caf::type_erased_tuple& what) override {
+    auto& to = shard_;
     switch (verb_of(what)) {
-      case atom::locate::uint_value():
-        return send<key_batch, placements>(shard_.locateRequest(), what);
-      case atom::publish::uint_value():
-        return send<published_pages, membership>(shard_.publishRequest(), what);
-      case atom::withdraw::uint_value():
-        return send<withdrawn_pages, membership>(shard_.withdrawRequest(), what);
-      case atom::tick::uint_value():
-        return send<heartbeat, membership>(shard_.heartbeatRequest(), what);
-      case atom::mount::uint_value():
-        return send<member_info, membership>(shard_.mountRequest(), what);
-      case atom::members::uint_value():
-        return send<member_query, member_list>(shard_.membersRequest(), what);
-      case atom::status::uint_value():
-        return send<status_query, index_status>(shard_.statusRequest(), what);
+      HICACHE_INDEX_METHODS(HICACHE_SEND)
       case atom::await::uint_value():
-        return send<awaited_pages>(shard_.awaitRequest(), what).then([](const caf::message&) {
+        return send<awaited_pages>(to.awaitRequest(), what).then([](const caf::message&) {
           return caf::make_message(atom::ok_v);
         });
       default:
@@ -157,27 +145,9 @@ public:
     : at_(std::move(at)), node_(at_->welcome().getNode()) {}
 
   kj::Promise<caf::message> call(const caf::type_erased_tuple& what) override {
+    auto& to = node_;
     switch (verb_of(what)) {
-      case atom::attach::uint_value():
-        return send<client_info, node_info>(node_.attachRequest(), what);
-      case atom::reserve::uint_value():
-        return send<wanted_pages, reserved_pages>(node_.reserveRequest(), what);
-      case atom::commit::uint_value():
-        return send<complete_pages, page_totals>(node_.commitRequest(), what);
-      case atom::abort::uint_value():
-        return send<client_ticket, page_totals>(node_.abortRequest(), what);
-      case atom::locate::uint_value():
-        return send<page_lookup, leased_pages>(node_.lookupRequest(), what);
-      case atom::release::uint_value():
-        return send<client_ticket, page_totals>(node_.releaseRequest(), what);
-      case atom::fetch::uint_value():
-        return send<page_prefetch, page_totals>(node_.prefetchRequest(), what);
-      case atom::corrupt::uint_value():
-        return send<key_batch, page_totals>(node_.corruptRequest(), what);
-      case atom::remove::uint_value():
-        return send<key_batch, page_totals>(node_.removeRequest(), what);
-      case atom::status::uint_value():
-        return send<status_query, node_status>(node_.statusRequest(), what);
+      HICACHE_NODE_METHODS(HICACHE_SEND)
       case atom::set::uint_value():
         return write(*argument_of<page_upload_ptr>(what));
       case atom::get::uint_value():
@@ -191,12 +161,7 @@ private:
   kj::Promise<caf::message> write(const page_upload& upload) {
     auto request = node_.writeRequest();
     request.setReservation(upload.reservation);
-    auto pieces = request.initPieces(static_cast<unsigned>(upload.pieces.size()));
-    for (auto i = 0u; i < pieces.size(); ++i) {
-      wire::write(upload.pieces[i].key, pieces[i].initKey());
-      pieces[i].setOffset(upload.pieces[i].offset);
-      pieces[i].setLength(upload.pieces[i].length);
-    }
+    wire::put(upload.pieces, request.initPieces(wire::size_of(upload.pieces)));
     request.setBytes(
       kj::arrayPtr(reinterpret_cast<const kj::byte*>(upload.bytes.data()), upload.bytes.size()));
     return request.send().then([](auto&&) { return caf::make_message(atom::ok_v); });
@@ -204,28 +169,17 @@ private:
 
   kj::Promise<caf::message> read(const page_ranges& wanted) {
     auto request = node_.readRequest();
-    auto ranges = request.initRanges(static_cast<unsigned>(wanted.size()));
+    wire::put(wanted, request.initRanges(wire::size_of(wanted)));
     auto length = size_t{0};
-    for (auto i = 0u; i < ranges.size(); ++i) {
-      wire::write(wanted[i].key, ranges[i].initKey());
-      ranges[i].setPlace(wanted[i].place);
-      ranges[i].setGeneration(wanted[i].generation);
-      ranges[i].setOffset(wanted[i].offset);
-      ranges[i].setLength(wanted[i].length);
-      length += wanted[i].length;
-    }
+    for (const auto& range : wanted)
+      length += range.length;
     return request.send().then([count = wanted.size(), length](auto&& answer) {
       // Read once: each access counts against the bounds of a message.
       const auto origins = answer.getOrigins();
       const auto bytes = answer.getBytes();
       KJ_REQUIRE(origins.size() == count && bytes.size() == length, "bytes of other pages");
       auto got = std::make_shared<page_download>();
-      for (const auto& origin : origins) {
-        KJ_REQUIRE(origin.getStatus() <= static_cast<uint8_t>(range_status::damaged),
-                   "no such status");
-        got->origins.push_back({static_cast<range_status>(origin.getStatus()),
-                                origin.getFingerprint(), origin.getChecksum()});
-      }
+      wire::get(origins, got->origins, count);
       const auto taken = std::as_bytes(std::span{bytes.begin(), length});
       got->bytes.assign(taken.begin(), taken.end());
       return caf::make_message(page_download_ptr{std::move(got)});
@@ -282,26 +236,13 @@ private:
   kj::Promise<caf::message> ask(const caf::type_erased_tuple& what) {
     if (!at_)
       return to_exception({ec::peer_unreachable, "lost the connection to " + address_});
-    auto member = at_->welcome().getMember();
+    auto to = at_->welcome().getMember();
     switch (verb_of(what)) {
-      case atom::copy::uint_value():
-        return send<page_copies, page_totals>(member.copyRequest(), what);
-      case atom::pin::uint_value():
-        return send<page_pins, page_totals>(member.pinRequest(), what);
-      case atom::clear::uint_value():
-        return send<namespace_pages, page_totals>(member.clearRequest(), what);
-      case atom::drain::uint_value():
-        return send<drain_request, drain_report>(member.drainRequest(), what);
-      case atom::status::uint_value():
-        return send<status_query, drain_progress>(member.progressRequest(), what);
-      case atom::resume::uint_value():
-        return send<drain_request, drain_progress>(member.resumeRequest(), what);
+      HICACHE_MEMBER_METHODS(HICACHE_SEND)
       case atom::touch::uint_value():
-        return send<key_batch>(member.touchRequest(), what);
+        return send<key_batch>(to.touchRequest(), what);
       case atom::corrupt::uint_value():
-        return send<key_batch>(member.corruptRequest(), what);
-      case atom::recall::uint_value():
-        return send<page_recall, placements>(member.recallRequest(), what);
+        return send<key_batch>(to.corruptRequest(), what);
       default:
         return refuse();
     }
@@ -377,10 +318,8 @@ public:
   const char* name() const override { return "proxy"; }
 
   void enqueue(caf::mailbox_element_ptr what, caf::execution_unit*) override {
-    if (is_over_.load(std::memory_order_acquire)) {
-      bounce(what);
-      return;
-    }
+    if (is_over_.load(std::memory_order_acquire))
+      return bounce(what);
     // Answers the sender even if the loop has ended.
     auto asker = std::make_shared<pending_answer>(*what);
     table_->loop_->post([table = table_, number = number_, me = caf::strong_actor_ptr{ctrl()},

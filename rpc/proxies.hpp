@@ -37,10 +37,6 @@ class proxy_table : public std::enable_shared_from_this<proxy_table> {
 public:
   proxy_table(caf::actor_system& system, std::shared_ptr<rpc_loop> loop, tls_files files);
 
-  proxy_table(const proxy_table&) = delete;
-
-  proxy_table& operator=(const proxy_table&) = delete;
-
   // -- any thread -------------------------------------------------------------
 
   /// Connects to index processes; a connector_actor.

@@ -1,7 +1,6 @@
 #include "rpc/server.hpp"
 
 #include "base/socket_peer.hpp"
-#include "rpc/limits.hpp"
 #include "rpc/peer_stream.hpp"
 #include "rpc/rpc_error.hpp"
 #include "rpc/tls_stream.hpp"
@@ -13,8 +12,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <memory>
-#include <string>
 #include <string_view>
 #include <utility>
 

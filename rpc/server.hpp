@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "rpc/limits.hpp"
 #include "rpc/services.hpp"
 #include "rpc/sockets.hpp"
@@ -29,7 +30,7 @@ struct rpc_admission {
 };
 
 /// Accepts connections and serves actors to the peers. Loop thread only.
-class rpc_server : public std::enable_shared_from_this<rpc_server> {
+class rpc_server : public std::enable_shared_from_this<rpc_server>, immovable {
 public:
   /// @param socket Bound and listening; takes ownership.
   /// @param loop, tls, here Must outlive the server.
@@ -37,10 +38,6 @@ public:
              int socket, served_actors served, rpc_admission admits);
 
   ~rpc_server();
-
-  rpc_server(const rpc_server&) = delete;
-
-  rpc_server& operator=(const rpc_server&) = delete;
 
 private:
   struct visitor;

@@ -1,9 +1,10 @@
 #include "rpc/services.hpp"
 
+#include "base/keys_of.hpp"
 #include "base/limits.hpp"
-#include "messages/wire_parts.hpp"
-#include "messages/wire_values.hpp"
+#include "rpc/methods.hpp"
 #include "rpc/page_exchange.hpp"
+#include "rpc/page_wire.hpp"
 #include "rpc/rpc_error.hpp"
 
 #include <caf/actor_cast.hpp>
@@ -22,6 +23,18 @@ void throw_unless(const result<void>& done) {
     kj::throwFatalException(to_exception(done.error()));
 }
 
+// Who may call a method.
+constexpr auto as_member = &peer_rights::as_member;
+constexpr auto as_operator = &peer_rights::as_operator;
+constexpr auto anyone = decltype(as_member){nullptr};
+
+/// A method that relays.
+#define HICACHE_SERVE(method, Method, verb, request, answer, right, what)                          \
+  kj::Promise<void> method(Method##Context context) override {                                     \
+    demand(right, what);                                                                           \
+    return relay<hicache::request, hicache::answer>(context, atom::verb##_v);                      \
+  }
+
 /// An actor of this process as reached by one peer.
 class served_actor {
 public:
@@ -29,6 +42,11 @@ public:
     : peer_(std::move(peer)), actor_(std::move(actor)), here_(here) {}
 
 protected:
+  void demand(bool peer_rights::*right, const char* what) {
+    if (right != anyone)
+      peer_->demand(right, what);
+  }
+
   /// Forwards a request to the actor, and its answer to the peer.
   template <class Request, class Answer, class Context, class Verb>
   kj::Promise<void> relay(Context context, Verb verb) {
@@ -73,37 +91,7 @@ class index_service final : public schema::Index::Server, served_actor {
 public:
   using served_actor::served_actor;
 
-  kj::Promise<void> mount(MountContext context) override {
-    peer_->demand(&peer_rights::as_member, "mount memory");
-    return relay<member_info, membership>(context, atom::mount_v);
-  }
-
-  kj::Promise<void> heartbeat(HeartbeatContext context) override {
-    peer_->demand(&peer_rights::as_member, "tell that a member lives");
-    return relay<hicache::heartbeat, membership>(context, atom::tick_v);
-  }
-
-  kj::Promise<void> publish(PublishContext context) override {
-    peer_->demand(&peer_rights::as_member, "offer pages");
-    return relay<published_pages, membership>(context, atom::publish_v);
-  }
-
-  kj::Promise<void> withdraw(WithdrawContext context) override {
-    peer_->demand(&peer_rights::as_member, "withdraw pages");
-    return relay<withdrawn_pages, membership>(context, atom::withdraw_v);
-  }
-
-  kj::Promise<void> locate(LocateContext context) override {
-    return relay<key_batch, placements>(context, atom::locate_v);
-  }
-
-  kj::Promise<void> members(MembersContext context) override {
-    return relay<member_query, member_list>(context, atom::members_v);
-  }
-
-  kj::Promise<void> status(StatusContext context) override {
-    return relay<status_query, index_status>(context, atom::status_v);
-  }
+  HICACHE_INDEX_METHODS(HICACHE_SERVE)
 
   kj::Promise<void> await(AwaitContext context) override {
     context.allowCancellation();
@@ -122,9 +110,9 @@ public:
   kj::Promise<void> exchange(ExchangeContext context) override {
     for (const auto shard : context.getParams().getShards())
       if (shard.hasAddress() && shard.getAddress().size() > 0)
-        peer_->demand(&peer_rights::as_member, "tell where shards are");
+        demand(as_member, "tell where shards are");
       else if (!peer_->rights().as_member)
-        peer_->demand(&peer_rights::as_operator, "give up shards");
+        demand(as_operator, "give up shards");
     return relay<shard_map, shard_map>(context, atom::shards_v);
   }
 
@@ -146,34 +134,7 @@ class member_service final : public schema::Member::Server, served_actor {
 public:
   using served_actor::served_actor;
 
-  kj::Promise<void> copy(CopyContext context) override {
-    peer_->demand(&peer_rights::as_member, "have pages copied");
-    return relay<page_copies, page_totals>(context, atom::copy_v);
-  }
-
-  kj::Promise<void> pin(PinContext context) override {
-    peer_->demand(&peer_rights::as_operator, "pin pages");
-    return relay<page_pins, page_totals>(context, atom::pin_v);
-  }
-
-  kj::Promise<void> clear(ClearContext context) override {
-    peer_->demand(&peer_rights::as_operator, "clear a namespace");
-    return relay<namespace_pages, page_totals>(context, atom::clear_v);
-  }
-
-  kj::Promise<void> drain(DrainContext context) override {
-    peer_->demand(&peer_rights::as_operator, "drain a member");
-    return relay<drain_request, drain_report>(context, atom::drain_v);
-  }
-
-  kj::Promise<void> progress(ProgressContext context) override {
-    return relay<status_query, drain_progress>(context, atom::status_v);
-  }
-
-  kj::Promise<void> resume(ResumeContext context) override {
-    peer_->demand(&peer_rights::as_operator, "undo draining");
-    return relay<drain_request, drain_progress>(context, atom::resume_v);
-  }
+  HICACHE_MEMBER_METHODS(HICACHE_SERVE)
 
   kj::Promise<void> touch(TouchContext context) override {
     return pass<key_batch>(context, atom::touch_v);
@@ -181,10 +142,6 @@ public:
 
   kj::Promise<void> corrupt(CorruptContext context) override {
     return pass<key_batch>(context, atom::corrupt_v);
-  }
-
-  kj::Promise<void> recall(RecallContext context) override {
-    return relay<page_recall, placements>(context, atom::recall_v);
   }
 };
 
@@ -194,45 +151,7 @@ class node_service : public schema::Node::Server, protected served_actor {
 public:
   using served_actor::served_actor;
 
-  kj::Promise<void> attach(AttachContext context) override {
-    return relay<client_info, node_info>(context, atom::attach_v);
-  }
-
-  kj::Promise<void> reserve(ReserveContext context) override {
-    return relay<wanted_pages, reserved_pages>(context, atom::reserve_v);
-  }
-
-  kj::Promise<void> commit(CommitContext context) override {
-    return relay<complete_pages, page_totals>(context, atom::commit_v);
-  }
-
-  kj::Promise<void> abort(AbortContext context) override {
-    return relay<client_ticket, page_totals>(context, atom::abort_v);
-  }
-
-  kj::Promise<void> lookup(LookupContext context) override {
-    return relay<page_lookup, leased_pages>(context, atom::locate_v);
-  }
-
-  kj::Promise<void> release(ReleaseContext context) override {
-    return relay<client_ticket, page_totals>(context, atom::release_v);
-  }
-
-  kj::Promise<void> prefetch(PrefetchContext context) override {
-    return relay<page_prefetch, page_totals>(context, atom::fetch_v);
-  }
-
-  kj::Promise<void> corrupt(CorruptContext context) override {
-    return relay<key_batch, page_totals>(context, atom::corrupt_v);
-  }
-
-  kj::Promise<void> remove(RemoveContext context) override {
-    return relay<key_batch, page_totals>(context, atom::remove_v);
-  }
-
-  kj::Promise<void> status(StatusContext context) override {
-    return relay<status_query, node_status>(context, atom::status_v);
-  }
+  HICACHE_NODE_METHODS(HICACHE_SERVE)
 };
 
 /// A node as reached by clients on other machines. Their bytes are copied here, on the network's
@@ -258,9 +177,7 @@ public:
   kj::Promise<void> reserve(ReserveContext context) override {
     demand_writer();
     auto wanted = take<wanted_pages>(context);
-    auto keys = std::vector<page_key>{};
-    for (const auto& page : wanted.pages)
-      keys.push_back(page.key);
+    auto keys = keys_of(wanted.pages);
     return forward<reserved_pages>(context, atom::reserve_v, std::move(wanted),
                                    [bytes = bytes_, keys = std::move(keys)](
                                      const reserved_pages& got) { bytes->reserved(keys, got); });
@@ -274,12 +191,7 @@ public:
     const auto bytes = upload.getBytes();
     check_bounds(sent.size(), bytes.size());
     auto pieces = std::vector<page_piece>{};
-    for (const auto& piece : sent) {
-      auto& next = pieces.emplace_back();
-      wire::read(piece.getKey(), next.key);
-      next.offset = piece.getOffset();
-      next.length = piece.getLength();
-    }
+    wire::get(sent, pieces, limits::transfer_ranges);
     throw_unless(bytes_->write(upload.getReservation(), pieces,
                                std::as_bytes(std::span{bytes.begin(), bytes.size()})));
     return kj::READY_NOW;
@@ -316,23 +228,16 @@ public:
     auto bytes = answer.initBytes(static_cast<unsigned>(length));
     auto* to = reinterpret_cast<std::byte*>(bytes.begin());
     for (auto i = 0u; i < ranges.size(); ++i) {
-      auto wanted = page_range{{},
-                               ranges[i].getPlace(),
-                               ranges[i].getGeneration(),
-                               ranges[i].getOffset(),
-                               ranges[i].getLength()};
-      wire::read(ranges[i].getKey(), wanted.key);
-      const auto found = bytes_->read(wanted, {to, wanted.length});
-      origins[i].setStatus(static_cast<uint8_t>(found.status));
-      origins[i].setFingerprint(found.fingerprint);
-      origins[i].setChecksum(found.checksum);
+      auto wanted = page_range{};
+      wire::get(ranges[i], wanted);
+      wire::put(bytes_->read(wanted, {to, wanted.length}), origins[i]);
       to += wanted.length;
     }
     return kj::READY_NOW;
   }
 
 private:
-  void demand_writer() { peer_->demand(&peer_rights::as_member, "store or remove pages"); }
+  void demand_writer() { demand(as_member, "store or remove pages"); }
 
   static void check_bounds(size_t parts, uint64_t bytes) {
     if (parts <= limits::transfer_ranges && bytes <= limits::transfer_bytes)

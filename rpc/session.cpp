@@ -42,10 +42,8 @@ public:
   const char* name() const override { return "peer"; }
 
   void enqueue(caf::mailbox_element_ptr what, caf::execution_unit*) override {
-    if (!what->mid.is_response()) {
-      bounce(what); // Accepts only answers.
-      return;
-    }
+    if (!what->mid.is_response())
+      return bounce(what); // Accepts only answers.
     const auto number = what->mid.request_id().integer_value();
     auto answer = what->move_content_to_message();
     if (loop_->is_here())

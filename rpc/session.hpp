@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "rpc/loop.hpp"
 #include "rpc/peer_identity.hpp"
 
@@ -31,16 +32,12 @@ private:
 
 /// One peer that calls actors of this process. Appears to them as an actor that ends with the
 /// connection. Loop thread only.
-class session : public std::enable_shared_from_this<session> {
+class session : public std::enable_shared_from_this<session>, immovable {
 public:
   session(caf::actor_system& system, std::shared_ptr<rpc_loop> loop, peer_identity peer);
 
   /// Notifies monitoring actors.
   ~session();
-
-  session(const session&) = delete;
-
-  session& operator=(const session&) = delete;
 
   const peer_rights& rights() const noexcept { return peer_.rights; }
 

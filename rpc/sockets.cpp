@@ -1,20 +1,17 @@
 #include "rpc/sockets.hpp"
 
+#include "base/socket_address.hpp"
+
 #include <kj/debug.h>
 
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <memory>
 #include <system_error>
 #include <thread>
@@ -27,45 +24,15 @@ namespace {
 /// Connections queued for accept; the system may limit it further.
 constexpr auto backlog = 1024;
 
-struct socket_address {
-  sockaddr_storage bytes{};
-  socklen_t length = 0;
-
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
-};
-
 using socket_addresses = std::vector<socket_address>;
 
 std::string reason(int code) {
   return std::generic_category().message(code);
 }
 
-socket_address path_address(const std::string& path) {
-  auto to = sockaddr_un{};
-  to.sun_family = AF_UNIX;
-  std::memcpy(to.sun_path, path.data(), std::min(path.size(), sizeof(to.sun_path) - 1));
-  auto address = socket_address{};
-  std::memcpy(&address.bytes, &to, sizeof(to));
-  address.length = sizeof(to);
-  return address;
-}
-
 /// @param flags AI_NUMERICHOST: no name resolution, so it does not block.
 socket_addresses look_up(const rpc::endpoint& where, int flags) {
-  auto hints = addrinfo{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  auto addresses = socket_addresses{};
-  if (getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &found) != 0)
-    return addresses;
-  for (const auto* one = found; one != nullptr; one = one->ai_next) {
-    auto& address = addresses.emplace_back();
-    std::memcpy(&address.bytes, one->ai_addr, one->ai_addrlen);
-    address.length = one->ai_addrlen;
-  }
-  freeaddrinfo(found);
-  return addresses;
+  return addresses_of(where.host, std::to_string(where.port), flags);
 }
 
 kj::Promise<socket_addresses> resolve(const rpc::endpoint& where) {
@@ -103,27 +70,6 @@ kj::Promise<kj::Own<kj::AsyncIoStream>> connect_next(rpc_loop& loop, socket_addr
     });
 }
 
-/// Restricts a path to its owner, since any process that can open it has full access. Replaces a
-/// socket left by a crash.
-bool bind_path(int fd, const std::string& path, const socket_address& at) {
-  const auto probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (connect(probe, at.get(), at.length) != 0 && errno == ECONNREFUSED)
-    unlink(path.c_str());
-  ::close(probe);
-  return bind(fd, at.get(), at.length) == 0 && chmod(path.c_str(), S_IRUSR | S_IWUSR) == 0;
-}
-
-void set_option(kj::AsyncIoStream& stream, int level, int name, int value) {
-  stream.setsockopt(level, name, &value, sizeof(value));
-}
-
-bool is_path(kj::AsyncIoStream& stream) {
-  auto bytes = sockaddr_storage{};
-  auto length = kj::uint{sizeof(bytes)};
-  stream.getsockname(reinterpret_cast<sockaddr*>(&bytes), &length);
-  return bytes.ss_family != AF_INET && bytes.ss_family != AF_INET6;
-}
-
 } // namespace
 
 kj::Promise<kj::Own<kj::AsyncIoStream>> connect_socket(rpc_loop& loop, const rpc::endpoint& where,
@@ -152,7 +98,7 @@ result<listener> open_listener(const rpc::endpoint& where) {
   const auto yes = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   const auto is_bound
-    = where.is_path() ? bind_path(fd, where.path(), at) : bind(fd, at.get(), at.length) == 0;
+    = where.is_path() ? bind_path(fd, where.path()) : bind(fd, at.get(), at.length) == 0;
   if (!is_bound || ::listen(fd, backlog) != 0)
     return refuse(reason(errno));
   if (where.is_path())
@@ -167,16 +113,11 @@ result<listener> open_listener(const rpc::endpoint& where) {
 }
 
 void tune(kj::AsyncIoStream& stream, std::chrono::seconds silence) {
-  if (is_path(stream))
-    return; // The kernel reports the end of a local peer.
-  // Keep-alive probes each second once silent; the same timeout for unacknowledged data.
-  const auto seconds = std::max(static_cast<int>(silence.count()), 2);
-  set_option(stream, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(stream, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(stream, IPPROTO_TCP, TCP_KEEPIDLE, 1);
-  set_option(stream, IPPROTO_TCP, TCP_KEEPINTVL, 1);
-  set_option(stream, IPPROTO_TCP, TCP_KEEPCNT, seconds - 1);
-  set_option(stream, IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * seconds);
+  // Keep-alive probes each second once silent; the same timeout for unacknowledged data. Without
+  // effect on the socket of a local peer, whose end the kernel reports.
+  const auto probes = std::max(static_cast<int>(silence.count()), 2) - 1;
+  KJ_IF_MAYBE (fd, stream.getFd())
+    tune_socket(*fd, std::chrono::seconds{1}, probes);
 }
 
 std::string peer_name(kj::AsyncIoStream& stream) {

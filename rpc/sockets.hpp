@@ -4,10 +4,7 @@
 #include "rpc/loop.hpp"
 #include "rpc/network.hpp"
 
-#include <sys/types.h>
-
 #include <chrono>
-#include <optional>
 #include <string>
 
 namespace hicache {

@@ -1,6 +1,7 @@
 #include "runtime/admin_server.hpp"
 
 #include "base/about.hpp"
+#include "base/socket_address.hpp"
 #include "base/try.hpp"
 #include "runtime/http_listener.hpp"
 #include "stores/tier_list.hpp"
@@ -10,7 +11,6 @@
 #include <openssl/crypto.h>
 #include <spdlog/spdlog.h>
 
-#include <arpa/inet.h>
 #include <strings.h>
 #include <unistd.h>
 
@@ -42,12 +42,6 @@ std::string host_of(const std::string& header) {
   if (header.starts_with('['))
     return header.substr(1, header.find(']') - 1);
   return header.substr(0, header.find(':'));
-}
-
-bool is_ip_address(const std::string& host) {
-  auto bytes = std::array<unsigned char, sizeof(in6_addr)>{};
-  return inet_pton(AF_INET, host.c_str(), bytes.data()) == 1
-         || inet_pton(AF_INET6, host.c_str(), bytes.data()) == 1;
 }
 
 std::string machine_name() {
@@ -221,14 +215,9 @@ void refuse(http_response& to, const error& why) {
 }
 
 const char* words_for(int status) {
-  switch (status) {
-    case 400:
-      return "the request is not HTTP/1.1, is too long or did not arrive in time";
-    case 414:
-      return "the address is too long";
-    default:
-      return "the request cannot be served";
-  }
+  if (status == 400)
+    return "the request is not HTTP/1.1, is too long or did not arrive in time";
+  return status == 414 ? "the address is too long" : "the request cannot be served";
 }
 
 /// Adds a message to errors that httplib produces itself.
@@ -311,11 +300,11 @@ public:
     listener_.set_error_handler(httplib::Server::HandlerWithResponse{explain});
   }
 
-  result<void> listen(const http_address& where) {
+  result<void> listen(const rpc::endpoint& where) {
     auto chosen = HICACHE_TRY(listener_.start(where));
-    address_ = hicache::to_string(chosen);
-    if (!chosen.is_unix())
-      host_names_ = {"localhost", chosen.where.host, machine_name()};
+    address_ = to_string(chosen);
+    if (!chosen.is_path())
+      host_names_ = {"localhost", chosen.host, machine_name()};
     return {};
   }
 
@@ -360,7 +349,7 @@ private:
     auto shown = to_json(storage_.show());
     if (const auto status = storage_.status())
       shown["hicache_storage_status"] = to_json(*status);
-    for (const auto& [name, health] : storage_.tiers())
+    for (const auto& [name, health, written_bytes, over_budget] : storage_.tiers())
       shown["hicache_storage_tiers"].push_back({{"backend", name},
                                                 {"up", health.ok},
                                                 {"detail", health.detail},
@@ -371,7 +360,9 @@ private:
                                                 {"misses", health.counters.misses},
                                                 {"errors", health.counters.errors},
                                                 {"corrupt", health.counters.corrupt},
-                                                {"evicted", health.counters.evicted}});
+                                                {"evicted", health.counters.evicted},
+                                                {"written_bytes", written_bytes},
+                                                {"over_budget", over_budget}});
     answer(to, 200, shown);
   }
 
@@ -502,7 +493,7 @@ private:
 
 result<void> check_admin_options(const admin_options& options) {
   const auto where = HICACHE_TRY(about_input("--admin-listen", parse_http_address(options.listen)));
-  if (options.token_file.empty() && !where.is_unix())
+  if (options.token_file.empty() && !where.is_path())
     return bad("--admin-listen: every user of this machine reaches " + options.listen
                + "; expected --admin-token-file as well, or a Unix socket, unix:PATH");
   return {};

@@ -8,7 +8,6 @@
 #include "backends/end_actor.hpp"
 #include "base/about.hpp"
 #include "base/check.hpp"
-#include "base/limits.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
 #include "messages/object_place.hpp"

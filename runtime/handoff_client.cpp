@@ -4,8 +4,6 @@
 
 #include <httplib.h>
 
-#include <utility>
-
 namespace hicache {
 
 namespace {

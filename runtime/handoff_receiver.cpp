@@ -15,7 +15,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstring>

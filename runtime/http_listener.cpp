@@ -1,6 +1,5 @@
 #include "runtime/http_listener.hpp"
 
-#include "base/limits.hpp"
 #include "base/try.hpp"
 #include "hicache/clock.hpp"
 
@@ -154,10 +153,10 @@ http_listener::~http_listener() {
     ::unlink(socket_path_.c_str());
 }
 
-result<void> http_listener::bind(http_address& address) {
-  if (address.is_unix()) {
-    svr_sock_ = HICACHE_TRY(listen_on_unix_socket(address.socket_path));
-    socket_path_ = address.socket_path;
+result<void> http_listener::bind(rpc::endpoint& where) {
+  if (where.is_path()) {
+    svr_sock_ = HICACHE_TRY(listen_on_unix_socket(where.path()));
+    socket_path_ = where.path();
     return {};
   }
   // httplib's default, SO_REUSEPORT, would let two servers share a port.
@@ -165,7 +164,6 @@ result<void> http_listener::bind(http_address& address) {
     const auto yes = 1;
     ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   });
-  auto& where = address.where;
   auto port = int{where.port};
   if (port == 0)
     port = bind_to_any_port(where.host);
@@ -181,7 +179,7 @@ result<void> http_listener::bind(http_address& address) {
   return {};
 }
 
-result<http_address> http_listener::start(http_address address) {
+result<rpc::endpoint> http_listener::start(rpc::endpoint address) {
   HICACHE_TRY(bind(address));
   // stop() has no effect before listening begins, which is when the queue is created.
   auto listening = std::promise<void>{};

@@ -41,15 +41,15 @@ public:
 
   /// Listens and answers. Port 0 picks a free one; a Unix socket is removed at the end. Call once.
   /// @returns the bound address, or invalid_argument with a sentence that names the address
-  result<http_address> start(http_address address);
+  result<rpc::endpoint> start(rpc::endpoint address);
 
   /// In a handler or a content provider: the connection that its thread answers, to see whether the
   /// client is still there.
   static socket_t client() noexcept;
 
 private:
-  /// Binds a socket and writes the actual port to `address`.
-  result<void> bind(http_address& address);
+  /// Binds a socket and writes the actual port to `where`.
+  result<void> bind(rpc::endpoint& where);
   bool process_and_close_socket(socket_t socket) override;
 
   const http_limits limits_;

@@ -26,8 +26,8 @@ public:
     http_.Get("/metrics", [this](const httplib::Request&, httplib::Response& answer) {
       answer.set_content(prometheus::TextSerializer{}.Serialize(collect()), content_type);
     });
-    const auto chosen = HICACHE_TRY(
-      about("--metrics-port, --metrics-host", http_.start({{where.host, where.port}, {}})));
+    const auto chosen
+      = HICACHE_TRY(about("--metrics-port, --metrics-host", http_.start({where.host, where.port})));
     address_ = to_string(chosen);
     return {};
   }

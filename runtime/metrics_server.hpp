@@ -3,7 +3,6 @@
 #include "hicache/config.hpp"
 #include "hicache/error.hpp"
 
-#include <cstdint>
 #include <memory>
 #include <string>
 

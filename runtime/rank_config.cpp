@@ -5,7 +5,6 @@
 #include "base/limits.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
-#include "cache/prefix/event_message.hpp"
 #include "runtime/admin_server.hpp"
 #include "runtime/network_flags.hpp"
 #include "runtime/rank_settings.hpp"
@@ -20,8 +19,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
-#include <string_view>
 
 namespace hicache {
 
@@ -353,11 +350,7 @@ std::optional<std::string> scattered_objects(const rank_config& config, uint32_t
 }
 
 copy_options copy_options_of(const rank_config& config) {
-  auto options = copy_options{};
-  options.io = config.io_backend;
-  options.sms = config.io_sms;
-  options.host_threads = config.io_threads;
-  return options;
+  return {.io = config.io_backend, .sms = config.io_sms, .host_threads = config.io_threads};
 }
 
 } // namespace hicache

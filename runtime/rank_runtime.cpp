@@ -46,9 +46,8 @@ public:
     : config_(config), rank_(rank), ranks_(ranks), engine_(std::move(engine)),
       extensions_(std::move(extensions)),
       l1_(config.shape(ranks), host_layout::layer_first, config.l1_pages + 1),
-      l2_(config.shape(ranks), config.mem_layout, config.l2_pages(ranks) + 1) {
-    system_ = std::make_unique<caf::actor_system>(*system_config_);
-  }
+      l2_(config.shape(ranks), config.mem_layout, config.l2_pages(ranks) + 1),
+      system_(std::make_unique<caf::actor_system>(*system_config_)) {}
 
   ~runtime_impl() override {
     // Producers of work end before consumers; the network of L3 ends last.
@@ -70,11 +69,73 @@ public:
 
   /// Initialises what does not need the other ranks.
   /// @param registered The engine's L1 pool, or null.
-  result<void> prepare(const device_layers* registered, uint32_t ranks_on_host);
+  result<void> prepare(const device_layers* registered, uint32_t ranks_on_host) {
+    const auto pool
+      = registered != nullptr && !registered->buffers.empty() ? registered->buffers[0].address : 0;
+    device_ = HICACHE_TRY(make_device(config_.device, pool));
+    HICACHE_TRY(prepare_l1_pool(registered));
+    HICACHE_TRY(prepare_l2_pool(ranks_on_host));
+    copies_ = HICACHE_TRY(
+      device_->make_copy_engine(l1_buffers_, l2_, *l2_memory_, copy_options_of(config_)));
+    layer_events_ = copies_->layer_events();
+    HICACHE_TRY(open_op_log());
+    HICACHE_TRY(open_events());
+    HICACHE_TRY(open_store());
+    HICACHE_TRY(open_admin());
+    return open_metrics();
+  }
 
-  void spawn(std::unique_ptr<rank_reducer> ranks);
-
-  void spawn_tree();
+  void spawn(std::unique_ptr<rank_reducer> ranks) {
+    rank_reduction_ = system_->spawn(hicache::rank_reduction, std::move(ranks));
+    const auto page_bytes = l2_.page_bytes();
+    auto settings = tree_options_of(config_, ranks_);
+    settings.events = extensions_.events || events_;
+    if (extensions_.eviction)
+      settings.eviction = extensions_.eviction;
+    const auto fences = copies_->fences();
+    controller_ = system_->spawn(controller, std::move(copies_), page_bytes,
+                                 shared_ ? shared_->exported : nullptr);
+    if (op_log_)
+      recorder_
+        = system_->spawn<caf::detached>(op_recorder, op_log_name_, std::move(op_log_), settings);
+    if (events_)
+      publisher_ = system_->spawn<caf::detached>(event_publisher,
+                                                 event_publisher_options{config_.kv_events_topic,
+                                                                         config_.kv_events_format,
+                                                                         config_.page_size},
+                                                 std::move(events_), std::move(replay_));
+    auto helpers
+      = tree_helpers{controller_, rank_reduction_,      {}, {}, engine_, recorder_, publisher_,
+                     fences,      config_.prefill_speed};
+    prefetcher_ = system_->spawn(prefetcher,
+                                 prefetcher_options{config_.storage_timeout, page_bytes,
+                                                    config_.traffic, config_.prefetch_when},
+                                 opened_.actor, rank_reduction_);
+    backup_ = system_->spawn(backup, opened_.actor,
+                             backup_options{config_.storage_timeout, page_bytes, config_.traffic});
+    helpers.prefetcher = prefetcher_;
+    helpers.backup = backup_;
+    tree_ = system_->spawn(hicache::tree, settings, helpers, clock_.get(),
+                           caf::timespan{config_.step_timeout});
+    add_metrics(std::make_shared<rank_metrics>([this] { return figures(); }));
+    if (!is_changeable())
+      return;
+    auto options = attachment_options{};
+    options.rank = rank_;
+    options.ranks = ranks_;
+    options.open = [this](const storage_attachment& wanted) { return store_->open(wanted); };
+    options.change = [this](const storage_attachment& wanted, caf::timespan time) {
+      return store_->change(wanted, time);
+    };
+    options.attached
+      = {config_.storage_backend, config_.extra_config, to_string(config_.prefetch_policy)};
+    options.store = std::move(opened_);
+    options.patience = config_.step_timeout;
+    const auto guard = std::lock_guard{mutex_};
+    attachment_ = system_->spawn<caf::detached>(
+      attachment, std::move(options),
+      attachment_peers{tree_, prefetcher_, backup_, rank_reduction_});
+  }
 
   tree_actor tree() const override { return tree_; }
 
@@ -104,51 +165,212 @@ public:
 
   const std::vector<void*>& layer_events() const override { return layer_events_; }
 
-  std::string description() const override;
+  std::string description() const override {
+    auto text = absl::StrFormat("%s; L1 %s in %d pages%s, L2 %s in %d pages (%s; %s) per rank",
+                                device_->name(), format_bytes(l1_.total_bytes()), config_.l1_pages,
+                                l1_memory_ ? "" : " of the engine", format_bytes(l2_.total_bytes()),
+                                config_.l2_pages(ranks_), to_string(config_.mem_layout),
+                                l2_memory_->description());
+    if (!config_.storage_backend.empty())
+      text += absl::StrFormat("; L3 %s, namespace %016x", config_.storage_backend,
+                              fingerprint_of(config_.fingerprint()));
+    if (store_->exported_bytes() > 0)
+      text += ", exporting " + format_bytes(store_->exported_bytes()) + " per rank";
+    if (admin_)
+      text += "; administered at " + admin_->address();
+    if (metrics_)
+      text += "; metrics at " + metrics_->address();
+    if (publisher_)
+      text += "; events at " + events_endpoint_;
+    return text;
+  }
 
-  rank_counters counters() override;
+  rank_counters counters() override {
+    auto total = store_->counters();
+    if (auto asked
+        = ask_counters(*system_, caf::infinite, total, tree_, controller_, prefetcher_, backup_);
+        !asked)
+      spdlog::warn("no counters: {}", to_string(asked.error()));
+    return total;
+  }
 
-  void add_metrics(std::shared_ptr<const prometheus::Collectable> source) override;
+  void add_metrics(std::shared_ptr<const prometheus::Collectable> source) override {
+    if (metrics_)
+      metrics_->add(std::move(source));
+  }
 
 private:
   /// True if L3 can be attached and detached at run time.
   bool is_changeable() const { return !config_.admin_listen.empty(); }
 
-  storage_attachment show() override;
+  storage_attachment show() override {
+    const auto whom = changer();
+    if (!whom)
+      return {};
+    return ask<storage_attachment>(*system_, whom, caf::infinite, atom::status_v)
+      .value_or(storage_attachment{});
+  }
 
   std::optional<storage_status> status() override { return store_->status(); }
 
   std::vector<tier_health> tiers() override { return store_->tiers(); }
 
-  result<void> attach(const storage_attachment& wanted, std::chrono::nanoseconds deadline) override;
+  result<void> attach(const storage_attachment& wanted,
+                      std::chrono::nanoseconds deadline) override {
+    const auto whom = changer();
+    if (!whom)
+      return fail(ec::stopping, "the instance starts or ends");
+    HICACHE_TRY(ask<atom::ok>(*system_, whom, caf::infinite, atom::attach_v, wanted,
+                              caf::timespan{deadline}));
+    return {};
+  }
 
-  result<void> detach(std::chrono::nanoseconds deadline) override;
+  result<void> detach(std::chrono::nanoseconds deadline) override { return attach({}, deadline); }
 
   /// Rejects new changes of L3 and aborts one in progress.
-  void end_changes();
+  void end_changes() {
+    auto whom = attachment_actor{};
+    {
+      const auto guard = std::lock_guard{mutex_};
+      whom = std::exchange(attachment_, nullptr);
+    }
+    if (!whom)
+      return;
+    // The other ranks end as well and learn of the abort here; the timeout covers a lost rank.
+    static_cast<void>(
+      ask<atom::ok>(*system_, whom, caf::timespan{limits::end_of_changes}, atom::abort_v));
+    end_actor(*system_, whom);
+  }
 
   /// Leaks what outstanding L3 calls may still use, so that it stays valid until the process ends.
-  void leave_behind();
+  void leave_behind() {
+    static_cast<void>(store_.release());
+    static_cast<void>(l2_memory_.release());
+    static_cast<void>(shared_.release());
+    static_cast<void>(device_.release());
+    static_cast<void>(clock_.release());
+    // Destroying it would wait for the actors of a cluster member.
+    static_cast<void>(system_.release());
+    static_cast<void>(system_config_.release());
+  }
 
-  attachment_actor changer();
+  attachment_actor changer() {
+    const auto guard = std::lock_guard{mutex_};
+    return attachment_;
+  }
 
-  result<void> prepare_l1_pool(const device_layers* registered);
+  result<void> prepare_l1_pool(const device_layers* registered) {
+    if (registered != nullptr) {
+      if (registered->shape != l1_.shape() || registered->pages < l1_.pages())
+        return fail(ec::invalid_argument,
+                    absl::StrFormat("the registered pool has %d pages or another shape than the "
+                                    "settings; expected %s and %d pages, padding included",
+                                    registered->pages, to_string(l1_.shape()), l1_.pages()));
+      l1_buffers_ = *registered;
+      return l1_buffers_.check();
+    }
+    l1_memory_
+      = HICACHE_TRY(about("device pool (--device-pages)", device_->allocate(l1_.total_bytes())));
+    l1_buffers_ = device_layers::of(l1_, std::bit_cast<uint64_t>(l1_memory_->data()));
+    return {};
+  }
 
-  result<void> prepare_l2_pool(uint32_t ranks_on_host);
+  result<void> prepare_l2_pool(uint32_t ranks_on_host) {
+    auto options = host_memory_options{};
+    options.ranks_on_host = ranks_on_host;
+    if (rank_ == 0)
+      options.progress
+        = [next = clock_->now() + std::chrono::seconds{1}, this](auto ready, auto total) mutable {
+            if (clock_->now() < next)
+              return;
+            next = clock_->now() + std::chrono::seconds{1};
+            spdlog::info("host pool: {} of {} are ready", format_bytes(ready), format_bytes(total));
+          };
+    l2_memory_ = HICACHE_TRY(
+      about("host pool (--hicache-ratio, --hicache-size)", take_host_memory(options)));
+    return {};
+  }
 
-  result<std::unique_ptr<device_memory>> take_host_memory(const host_memory_options& options);
+  result<std::unique_ptr<device_memory>> take_host_memory(const host_memory_options& options) {
+    // L3 may be attached later, but L2 must be allocated as shared memory from the start.
+    if (!config_.storage.zero_copy || !(config_.storage_backend == "cluster" || is_changeable()))
+      return device_->allocate_host(l2_.total_bytes(), options);
+    auto pools = HICACHE_TRY(
+      about("zero_copy, with --segment-size",
+            shared_pools::create(config_.segment_bytes, l2_, config_.heads_per_object())));
+    shared_ = std::make_unique<shared_pools>(std::move(pools));
+    return device_->adopt_host(shared_->l2(), options);
+  }
 
-  result<void> open_op_log();
+  result<void> open_op_log() {
+    if (config_.record_ops.empty())
+      return {};
+    op_log_name_ = config_.record_ops + (ranks_ > 1 ? "." + std::to_string(rank_) : "");
+    op_log_ = std::make_unique<std::ofstream>(op_log_name_, std::ios::trunc);
+    if (!*op_log_)
+      return fail(ec::invalid_argument, "--record-ops: cannot write the file " + op_log_name_);
+    return {};
+  }
 
-  result<void> open_events();
+  result<void> open_events() {
+    // Events are equal on all ranks, so only rank 0 publishes them.
+    if (rank_ != 0 || config_.kv_events.empty())
+      return {};
+    events_ = HICACHE_TRY(about("--kv-events", event_socket::open(config_.kv_events)));
+    events_endpoint_ = events_->endpoint();
+    if (config_.kv_events_replay.empty())
+      return {};
+    replay_
+      = HICACHE_TRY(about("--kv-events-replay", event_replay::open(config_.kv_events_replay)));
+    events_endpoint_ += ", again at " + replay_->endpoint();
+    return {};
+  }
 
-  result<void> open_store();
+  result<void> open_store() {
+    store_ = std::make_unique<rank_store>(*system_, config_, rank_, ranks_, l2_, l2_memory_->data(),
+                                          shared_.get(), *clock_, extensions_.wrap,
+                                          [engine = engine_](const error& why) {
+                                            if (engine)
+                                              caf::anon_send(engine, atom::notice_v, to_caf(why));
+                                          });
+    if (config_.storage_backend.empty())
+      return {};
+    const auto listeners = listening_addresses();
+    opened_ = HICACHE_TRY(store_->open(
+      {config_.storage_backend, config_.extra_config, to_string(config_.prefetch_policy)}));
+    warn_of_stray_listeners(listeners, config_.listen_host,
+                            "UCX; UCX_NET_DEVICES names the devices that it may use");
+    return {};
+  }
 
-  result<void> open_admin();
+  result<void> open_admin() {
+    if (rank_ != 0 || !is_changeable())
+      return {};
+    admin_
+      = HICACHE_TRY(admin_server::start({config_.admin_listen, config_.admin_token_file}, *this));
+    return {};
+  }
 
-  result<void> open_metrics();
+  result<void> open_metrics() {
+    if (config_.metrics.port == 0)
+      return {};
+    metrics_ = HICACHE_TRY(metrics_server::start(
+      {config_.metrics.host, static_cast<uint16_t>(config_.metrics.port + rank_)}));
+    return {};
+  }
 
-  rank_figures figures();
+  rank_figures figures() {
+    auto figures = rank_figures{};
+    figures.rank = rank_;
+    figures.l1 = {config_.l1_pages, config_.l1_pages * l1_.page_bytes()};
+    figures.l2 = {config_.l2_pages(ranks_), config_.l2_pages(ranks_) * l2_.page_bytes()};
+    auto counted = rank_counters{};
+    if (ask_counters(*system_, caf::duration{limits::scrape_time}, counted, tree_, controller_,
+                     prefetcher_, backup_))
+      figures.counters = counted;
+    figures.store = store_->figures(limits::scrape_time);
+    return figures;
+  }
 
   rank_config config_;
   uint32_t rank_;
@@ -190,278 +412,6 @@ private:
   std::unique_ptr<metrics_server> metrics_;
 };
 
-result<void> runtime_impl::prepare(const device_layers* registered, uint32_t ranks_on_host) {
-  const auto pool
-    = registered != nullptr && !registered->buffers.empty() ? registered->buffers[0].address : 0;
-  device_ = HICACHE_TRY(make_device(config_.device, pool));
-  HICACHE_TRY(prepare_l1_pool(registered));
-  HICACHE_TRY(prepare_l2_pool(ranks_on_host));
-  copies_ = HICACHE_TRY(
-    device_->make_copy_engine(l1_buffers_, l2_, *l2_memory_, copy_options_of(config_)));
-  layer_events_ = copies_->layer_events();
-  HICACHE_TRY(open_op_log());
-  HICACHE_TRY(open_events());
-  HICACHE_TRY(open_store());
-  HICACHE_TRY(open_admin());
-  return open_metrics();
-}
-
-result<void> runtime_impl::prepare_l1_pool(const device_layers* registered) {
-  if (registered != nullptr) {
-    if (registered->shape != l1_.shape() || registered->pages < l1_.pages())
-      return fail(ec::invalid_argument,
-                  absl::StrFormat("the registered pool has %d pages or another shape than the "
-                                  "settings; expected %s and %d pages, padding included",
-                                  registered->pages, to_string(l1_.shape()), l1_.pages()));
-    l1_buffers_ = *registered;
-    return l1_buffers_.check();
-  }
-  l1_memory_
-    = HICACHE_TRY(about("device pool (--device-pages)", device_->allocate(l1_.total_bytes())));
-  l1_buffers_ = device_layers::of(l1_, std::bit_cast<uint64_t>(l1_memory_->data()));
-  return {};
-}
-
-result<void> runtime_impl::prepare_l2_pool(uint32_t ranks_on_host) {
-  auto options = host_memory_options{};
-  options.ranks_on_host = ranks_on_host;
-  if (rank_ == 0)
-    options.progress
-      = [next = clock_->now() + std::chrono::seconds{1}, this](auto ready, auto total) mutable {
-          if (clock_->now() < next)
-            return;
-          next = clock_->now() + std::chrono::seconds{1};
-          spdlog::info("host pool: {} of {} are ready", format_bytes(ready), format_bytes(total));
-        };
-  l2_memory_
-    = HICACHE_TRY(about("host pool (--hicache-ratio, --hicache-size)", take_host_memory(options)));
-  return {};
-}
-
-result<std::unique_ptr<device_memory>>
-runtime_impl::take_host_memory(const host_memory_options& options) {
-  // L3 may be attached later, but L2 must be allocated as shared memory from the start.
-  if (!config_.storage.zero_copy || !(config_.storage_backend == "cluster" || is_changeable()))
-    return device_->allocate_host(l2_.total_bytes(), options);
-  auto pools = HICACHE_TRY(
-    about("zero_copy, with --segment-size",
-          shared_pools::create(config_.segment_bytes, l2_, config_.heads_per_object())));
-  shared_ = std::make_unique<shared_pools>(std::move(pools));
-  return device_->adopt_host(shared_->l2(), options);
-}
-
-result<void> runtime_impl::open_op_log() {
-  if (config_.record_ops.empty())
-    return {};
-  op_log_name_ = config_.record_ops + (ranks_ > 1 ? "." + std::to_string(rank_) : "");
-  op_log_ = std::make_unique<std::ofstream>(op_log_name_, std::ios::trunc);
-  if (!*op_log_)
-    return fail(ec::invalid_argument, "--record-ops: cannot write the file " + op_log_name_);
-  return {};
-}
-
-result<void> runtime_impl::open_events() {
-  // Events are equal on all ranks, so only rank 0 publishes them.
-  if (rank_ != 0 || config_.kv_events.empty())
-    return {};
-  events_ = HICACHE_TRY(about("--kv-events", event_socket::open(config_.kv_events)));
-  events_endpoint_ = events_->endpoint();
-  if (config_.kv_events_replay.empty())
-    return {};
-  replay_ = HICACHE_TRY(about("--kv-events-replay", event_replay::open(config_.kv_events_replay)));
-  events_endpoint_ += ", again at " + replay_->endpoint();
-  return {};
-}
-
-result<void> runtime_impl::open_store() {
-  store_ = std::make_unique<rank_store>(*system_, config_, rank_, ranks_, l2_, l2_memory_->data(),
-                                        shared_.get(), *clock_, extensions_.wrap,
-                                        [engine = engine_](const error& why) {
-                                          if (engine)
-                                            caf::anon_send(engine, atom::notice_v, to_caf(why));
-                                        });
-  if (config_.storage_backend.empty())
-    return {};
-  const auto listeners = listening_addresses();
-  opened_ = HICACHE_TRY(store_->open(
-    {config_.storage_backend, config_.extra_config, to_string(config_.prefetch_policy)}));
-  warn_of_stray_listeners(listeners, config_.listen_host,
-                          "UCX; UCX_NET_DEVICES names the devices that it may use");
-  return {};
-}
-
-result<void> runtime_impl::open_admin() {
-  if (rank_ != 0 || !is_changeable())
-    return {};
-  admin_
-    = HICACHE_TRY(admin_server::start({config_.admin_listen, config_.admin_token_file}, *this));
-  return {};
-}
-
-result<void> runtime_impl::open_metrics() {
-  if (config_.metrics.port == 0)
-    return {};
-  metrics_ = HICACHE_TRY(metrics_server::start(
-    {config_.metrics.host, static_cast<uint16_t>(config_.metrics.port + rank_)}));
-  return {};
-}
-
-void runtime_impl::spawn(std::unique_ptr<rank_reducer> ranks) {
-  rank_reduction_ = system_->spawn(hicache::rank_reduction, std::move(ranks));
-}
-
-void runtime_impl::spawn_tree() {
-  const auto page_bytes = l2_.page_bytes();
-  auto settings = tree_options_of(config_, ranks_);
-  settings.events = extensions_.events || events_;
-  if (extensions_.eviction)
-    settings.eviction = extensions_.eviction;
-  const auto fences = copies_->fences();
-  controller_ = system_->spawn(controller, std::move(copies_), page_bytes,
-                               shared_ ? shared_->exported : nullptr);
-  if (op_log_)
-    recorder_
-      = system_->spawn<caf::detached>(op_recorder, op_log_name_, std::move(op_log_), settings);
-  if (events_)
-    publisher_ = system_->spawn<caf::detached>(
-      event_publisher,
-      event_publisher_options{config_.kv_events_topic, config_.kv_events_format, config_.page_size},
-      std::move(events_), std::move(replay_));
-  auto helpers
-    = tree_helpers{controller_, rank_reduction_,      {}, {}, engine_, recorder_, publisher_,
-                   fences,      config_.prefill_speed};
-  prefetcher_ = system_->spawn(
-    prefetcher,
-    prefetcher_options{config_.storage_timeout, page_bytes, config_.traffic, config_.prefetch_when},
-    opened_.actor, rank_reduction_);
-  backup_ = system_->spawn(backup, opened_.actor,
-                           backup_options{config_.storage_timeout, page_bytes, config_.traffic});
-  helpers.prefetcher = prefetcher_;
-  helpers.backup = backup_;
-  tree_ = system_->spawn(hicache::tree, settings, helpers, clock_.get(),
-                         caf::timespan{config_.step_timeout});
-  add_metrics(std::make_shared<rank_metrics>([this] { return figures(); }));
-  if (!is_changeable())
-    return;
-  auto options = attachment_options{};
-  options.rank = rank_;
-  options.ranks = ranks_;
-  options.open = [this](const storage_attachment& wanted) { return store_->open(wanted); };
-  options.change = [this](const storage_attachment& wanted, caf::timespan time) {
-    return store_->change(wanted, time);
-  };
-  options.attached
-    = {config_.storage_backend, config_.extra_config, to_string(config_.prefetch_policy)};
-  options.store = std::move(opened_);
-  options.patience = config_.step_timeout;
-  const auto guard = std::lock_guard{mutex_};
-  attachment_ = system_->spawn<caf::detached>(
-    attachment, std::move(options), attachment_peers{tree_, prefetcher_, backup_, rank_reduction_});
-}
-
-void runtime_impl::leave_behind() {
-  static_cast<void>(store_.release());
-  static_cast<void>(l2_memory_.release());
-  static_cast<void>(shared_.release());
-  static_cast<void>(device_.release());
-  static_cast<void>(clock_.release());
-  // Destroying it would wait for the actors of a cluster member.
-  static_cast<void>(system_.release());
-  static_cast<void>(system_config_.release());
-}
-
-// -- L3 at run time -----------------------------------------------------------
-
-attachment_actor runtime_impl::changer() {
-  const auto guard = std::lock_guard{mutex_};
-  return attachment_;
-}
-
-storage_attachment runtime_impl::show() {
-  const auto whom = changer();
-  if (!whom)
-    return {};
-  return ask<storage_attachment>(*system_, whom, caf::infinite, atom::status_v)
-    .value_or(storage_attachment{});
-}
-
-result<void> runtime_impl::attach(const storage_attachment& wanted,
-                                  std::chrono::nanoseconds deadline) {
-  const auto whom = changer();
-  if (!whom)
-    return fail(ec::stopping, "the instance starts or ends");
-  HICACHE_TRY(
-    ask<atom::ok>(*system_, whom, caf::infinite, atom::attach_v, wanted, caf::timespan{deadline}));
-  return {};
-}
-
-result<void> runtime_impl::detach(std::chrono::nanoseconds deadline) {
-  return attach({}, deadline);
-}
-
-void runtime_impl::end_changes() {
-  auto whom = attachment_actor{};
-  {
-    const auto guard = std::lock_guard{mutex_};
-    whom = std::exchange(attachment_, nullptr);
-  }
-  if (!whom)
-    return;
-  // The other ranks end as well and learn of the abort here; the timeout covers a lost rank.
-  static_cast<void>(
-    ask<atom::ok>(*system_, whom, caf::timespan{limits::end_of_changes}, atom::abort_v));
-  end_actor(*system_, whom);
-}
-
-std::string runtime_impl::description() const {
-  auto text = absl::StrFormat("%s; L1 %s in %d pages%s, L2 %s in %d pages (%s; %s) per rank",
-                              device_->name(), format_bytes(l1_.total_bytes()), config_.l1_pages,
-                              l1_memory_ ? "" : " of the engine", format_bytes(l2_.total_bytes()),
-                              config_.l2_pages(ranks_), to_string(config_.mem_layout),
-                              l2_memory_->description());
-  if (!config_.storage_backend.empty())
-    text += absl::StrFormat("; L3 %s, namespace %016x", config_.storage_backend,
-                            fingerprint_of(config_.fingerprint()));
-  if (store_->exported_bytes() > 0)
-    text += ", exporting " + format_bytes(store_->exported_bytes()) + " per rank";
-  if (admin_)
-    text += "; administered at " + admin_->address();
-  if (metrics_)
-    text += "; metrics at " + metrics_->address();
-  if (publisher_)
-    text += "; events at " + events_endpoint_;
-  return text;
-}
-
-rank_counters runtime_impl::counters() {
-  auto total = store_->counters();
-  if (auto asked
-      = ask_counters(*system_, caf::infinite, total, tree_, controller_, prefetcher_, backup_);
-      !asked)
-    spdlog::warn("no counters: {}", to_string(asked.error()));
-  return total;
-}
-
-// -- metrics ------------------------------------------------------------------
-
-void runtime_impl::add_metrics(std::shared_ptr<const prometheus::Collectable> source) {
-  if (metrics_)
-    metrics_->add(std::move(source));
-}
-
-rank_figures runtime_impl::figures() {
-  auto figures = rank_figures{};
-  figures.rank = rank_;
-  figures.l1 = {config_.l1_pages, config_.l1_pages * l1_.page_bytes()};
-  figures.l2 = {config_.l2_pages(ranks_), config_.l2_pages(ranks_) * l2_.page_bytes()};
-  auto counted = rank_counters{};
-  if (ask_counters(*system_, caf::duration{limits::scrape_time}, counted, tree_, controller_,
-                   prefetcher_, backup_))
-    figures.counters = counted;
-  figures.store = store_->figures(limits::scrape_time);
-  return figures;
-}
-
 } // namespace
 
 result<std::unique_ptr<rank_runtime>> rank_runtime::start(const rank_config& config,
@@ -480,7 +430,6 @@ result<std::unique_ptr<rank_runtime>> rank_runtime::start(const rank_config& con
   auto runtime = std::make_unique<runtime_impl>(config, rank, size, engine, extensions);
   HICACHE_TRY(agree_on_outcome(*ranks, runtime->prepare(registered, here)));
   runtime->spawn(std::move(ranks));
-  runtime->spawn_tree();
   return runtime;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace hicache {
 
@@ -21,7 +22,12 @@ enum class equal_on : uint8_t {
 setting_value by_name(log_level& level);
 
 struct rank_setting : setting<rank_config> {
-  equal_on equal = equal_on::nobody;
+  constexpr rank_setting(std::string_view key, std::string_view value_type,
+                         setting_value (*member)(rank_config&), equal_on scope,
+                         std::string_view text, setting_range valid = {})
+    : setting{key, value_type, member, text, valid}, equal(scope) {}
+
+  equal_on equal;
 };
 
 /// The settings of a rank, except the flags of add_place_flags and add_tls_flags.

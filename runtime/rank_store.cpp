@@ -15,7 +15,6 @@
 #include <spdlog/spdlog.h>
 
 #include <array>
-#include <optional>
 #include <span>
 #include <utility>
 
@@ -32,17 +31,10 @@ void count(store_figures& to, const cluster_member& member) {
 
 /// What the codecs can convert to fp8; nothing if it is fp8 already.
 std::optional<serde::element_type> convertible(element_type type) {
-  switch (type) {
-    case element_type::fp8:
-      return std::nullopt;
-    case element_type::fp16:
-      return serde::element_type::fp16;
-    case element_type::bf16:
-      return serde::element_type::bf16;
-    case element_type::fp32:
-      return serde::element_type::fp32;
-  }
-  return std::nullopt;
+  using to = serde::element_type;
+  constexpr auto by_type
+    = std::array<std::optional<to>, 4>{std::nullopt, to::fp16, to::bf16, to::fp32};
+  return by_type[static_cast<size_t>(type)];
 }
 
 } // namespace

@@ -11,7 +11,6 @@
 #include "stores/open_stores.hpp"
 
 #include <caf/actor_system.hpp>
-#include <caf/duration.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -22,7 +21,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace hicache {

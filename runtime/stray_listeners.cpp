@@ -6,7 +6,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include <arpa/inet.h>
 #include <netdb.h>
 
 #include <algorithm>

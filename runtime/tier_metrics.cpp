@@ -7,7 +7,7 @@ namespace hicache {
 
 void add_tiers(metric_families& families, const std::vector<tier_health>& tiers) {
   for (auto i = size_t{0}; i < tiers.size(); ++i) {
-    const auto& [name, health] = tiers[i];
+    const auto& [name, health, written_bytes, over_budget] = tiers[i];
     const auto labels = metric_labels{{"number", std::to_string(i + 1)}, {"backend", name}};
     families.gauge("hicache_storage_tier_up",
                    "1 if this tier of L3 can be used, 0 if it is left out for a while.",
@@ -24,6 +24,11 @@ void add_tiers(metric_families& families, const std::vector<tier_health>& tiers)
                    labels);
     families.count("hicache_storage_tier_evicted_total",
                    "Objects that the tier evicted to make room.", health.counters.evicted, labels);
+    families.count("hicache_storage_tier_written_bytes_total",
+                   "Bytes of the objects that were stored in the tier.", written_bytes, labels);
+    families.count("hicache_storage_tier_over_budget_total",
+                   "Objects that the tier was not given because its budget of bytes was used up.",
+                   over_budget, labels);
     families.gauge("hicache_storage_tier_objects", "Objects in the tier.", health.objects, labels);
     families.gauge("hicache_storage_tier_bytes", "Bytes that these take.", health.bytes, labels);
     families.gauge("hicache_storage_tier_capacity_bytes", "Bound on these; 0 if there is none.",

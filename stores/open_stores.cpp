@@ -8,7 +8,6 @@
 #include "backends/s3/s3_backend.hpp"
 #include "backends/serde/serde_backend.hpp"
 #include "backends/storage_queue.hpp"
-#include "backends/tiered/tiered_backend.hpp"
 #include "base/about.hpp"
 #include "base/try.hpp"
 #include "stores/storage_config.hpp"
@@ -19,9 +18,7 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <string>
-#include <string_view>
 #include <utility>
 
 namespace hicache {

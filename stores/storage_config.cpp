@@ -2,7 +2,6 @@
 
 #include "backends/serde/object_codec.hpp"
 #include "base/about.hpp"
-#include "base/limits.hpp"
 #include "base/names.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
@@ -20,10 +19,8 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
-#include <span>
 #include <sstream>
 #include <stdexcept>
-#include <string_view>
 #include <type_traits>
 #include <variant>
 #include <vector>
@@ -123,13 +120,33 @@ bool take(const setting_range&, eviction_policy_ptr& to, const json& value) {
   return policy.has_value();
 }
 
-/// Keys of SGLang, for any store and for 3FS, that mean nothing here: parents and names of objects
-/// are hicache's own, and the log on 3FS is no file of fixed pages.
+/// Keys of SGLang, for any store, for 3FS and for files, that mean nothing here: parents and names
+/// of objects and the memory of L2 are hicache's own, the log on 3FS is no file of fixed pages, and
+/// a folder has one bound, at which single pages are evicted.
 bool is_sglang_key(std::string_view key) {
   constexpr auto keys = std::to_array<std::string_view>(
-    {"hicache_storage_pass_prefix_keys", "interface_v1", "file_path_prefix", "file_size", "numjobs",
-     "entries", "metadata_server_url"});
+    {"hicache_storage_pass_prefix_keys", "interface_v1", "allocator", "file_path_prefix",
+     "file_size", "numjobs", "entries", "metadata_server_url", "client_timeout",
+     "use_mock_hf3fs_client", "min_free_space", "eviction_ratio", "enable_metadata_cache",
+     "metadata_ttl"});
   return std::ranges::find(keys, key) != keys.end();
+}
+
+/// Takes SGLang's bound of a folder, which is for the files of each rank that writes: hicache's is
+/// for all files. Keys come in the order of their names, so `max_bytes` is known already.
+result<void> take_max_size(storage_config& config, const json& value) {
+  auto bytes = uint64_t{0};
+  if (!take_size(bytes, value))
+    return fail(ec::invalid_argument, "key 'max_size' holds " + value.dump()
+                                        + "; expected a number of bytes, or a size such as 64MiB");
+  if (config.max_bytes > 0) {
+    spdlog::warn("key 'max_size' of SGLang is ignored beside 'max_bytes'");
+    return {};
+  }
+  spdlog::warn("key 'max_size' of SGLang bounds the files of each rank; here it is taken for "
+               "'max_bytes', which bounds the folder");
+  config.max_bytes = bytes;
+  return {};
 }
 
 bool may_stand(key_place place, bool in_tier) {
@@ -157,6 +174,8 @@ result<void> take(storage_config& config, const std::string& key, const json& va
     config.external.options = options.dump();
     return {};
   }
+  if (key == "max_size" && backend == "file")
+    return take_max_size(config, value);
   if (found == settings.end() && is_sglang_key(key)) {
     spdlog::warn("key '{}' of SGLang means nothing to hicache, and is ignored", key);
     return {};

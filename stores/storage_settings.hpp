@@ -33,11 +33,18 @@ enum class key_place : uint8_t {
 
 /// A key of --hicache-storage-backend-extra-config.
 struct storage_setting : setting<storage_config> {
+  constexpr storage_setting(std::string_view key, std::string_view value_type,
+                            std::string_view used_by, setting_value (*member)(storage_config&),
+                            std::string_view text, std::string_view wanted = {},
+                            setting_range valid = {}, key_place where = key_place::store)
+    : setting{key, value_type, member, text, valid}, backends(used_by), expected(wanted),
+      place(where) {}
+
   /// Backends that use it, for help.
   std::string_view backends;
   /// What is expected, for the message about a wrong value; empty if the type says it.
-  std::string_view expected = {};
-  key_place place = key_place::store;
+  std::string_view expected;
+  key_place place;
 };
 
 std::span<const storage_setting> storage_settings();

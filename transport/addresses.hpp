@@ -2,12 +2,11 @@
 
 #include <sys/socket.h>
 
-#include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
 
-/// Socket addresses, their text form, and options of connections. Internal to transport/.
+/// Socket addresses and their text form. Internal to transport/.
 namespace hicache {
 
 /// Resolves "host" and "port".
@@ -23,10 +22,5 @@ std::string format_address(const sockaddr_storage& address);
 
 /// Length in bytes of a socket address of this family.
 socklen_t address_length(const sockaddr_storage& address) noexcept;
-
-/// Sets no delay before sending, and keepalive to detect a peer that is cut off.
-/// @param silence Until the first probe.
-/// @param probes One each second. Sent data may stay unacknowledged as long as all of this takes.
-void tune_socket(int socket, std::chrono::seconds silence, int probes) noexcept;
 
 } // namespace hicache

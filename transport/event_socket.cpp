@@ -5,8 +5,6 @@
 
 #include <zmq.hpp>
 
-#include <utility>
-
 namespace hicache {
 
 namespace {

@@ -44,10 +44,8 @@ void reduction_offer::merge(uint32_t their_shortest, uint32_t their_longest,
                             std::span<const int64_t> theirs) {
   shortest = std::min(shortest, their_shortest);
   longest = std::max(longest, their_longest);
-  if (shortest != longest || values.size() != theirs.size()) {
-    values.clear();
-    return;
-  }
+  if (shortest != longest || values.size() != theirs.size())
+    return values.clear();
   for (size_t i = 0; i < values.size(); ++i)
     values[i] = std::min(values[i], theirs[i]);
 }

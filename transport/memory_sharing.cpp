@@ -21,7 +21,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>

@@ -86,14 +86,20 @@ public:
     }
   }
 
-  /// Duplicates `communicator` once per channel.
+  /// Duplicates `communicator` once per channel, and exchanges the ranks' process identities.
   result<void> open(MPI_Comm communicator) {
     for (auto& channel : channels_) {
       if (auto code = MPI_Comm_dup(communicator, &channel.communicator); code != MPI_SUCCESS)
         return fail(ec::io_failure, mpi_message("MPI_Comm_dup", code));
       MPI_Comm_set_errhandler(channel.communicator, MPI_ERRORS_RETURN);
     }
-    return meet();
+    const auto mine = rank_process::self();
+    processes_.resize(size_);
+    const auto code = MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, processes_.data(), sizeof(mine),
+                                    MPI_BYTE, channels_.front().communicator);
+    if (code != MPI_SUCCESS)
+      return fail(ec::io_failure, mpi_message("MPI_Allgather", code));
+    return {};
   }
 
   uint32_t rank() const noexcept override { return rank_; }
@@ -137,17 +143,6 @@ public:
   std::string missing(reduction_channel) override { return describe_lost(processes_, rank_); }
 
 private:
-  /// Exchanges the ranks' process identities.
-  result<void> meet() {
-    const auto mine = rank_process::self();
-    processes_.resize(size_);
-    const auto code = MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, processes_.data(), sizeof(mine),
-                                    MPI_BYTE, channels_.front().communicator);
-    if (code != MPI_SUCCESS)
-      return fail(ec::io_failure, mpi_message("MPI_Allgather", code));
-    return {};
-  }
-
   /// Calls the callback if the outstanding reduction has finished.
   /// @returns whether it has
   static bool advance(channel_state& channel) {

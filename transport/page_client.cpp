@@ -1,3 +1,4 @@
+#include "base/immovable.hpp"
 #include "base/limits.hpp"
 #include "base/spare_pool.hpp"
 #include "base/try.hpp"
@@ -15,7 +16,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -103,7 +103,7 @@ private:
 };
 
 /// A connection to a server; receives the server's messages on the socket.
-class server_connection final : public page_sink {
+class server_connection final : public page_sink, immovable {
 public:
   server_connection(unique_fd socket, ssl_ctx_st* tls, open_transfers& transfers, ucx_lane* lane)
     : link(std::move(socket), tls, false), transfers_(transfers), lane_(lane) {
@@ -119,10 +119,6 @@ public:
     if (fast_)
       fast_->close();
   }
-
-  server_connection(const server_connection&) = delete;
-
-  server_connection& operator=(const server_connection&) = delete;
 
   std::span<std::byte> place_for(page_message kind, std::span<const std::byte> header,
                                  size_t length) override {
@@ -238,7 +234,7 @@ private:
 };
 
 /// Serves one call at a time.
-class socket_page_client final : page_sink {
+class socket_page_client final : page_sink, immovable {
 public:
   socket_page_client(page_channel_options options, bool exports, server_record& record)
     : options_(std::move(options)), exports_(exports), record_(record) {}
@@ -249,10 +245,6 @@ public:
   }
 
   ~socket_page_client() { servers_.clear(); }
-
-  socket_page_client(const socket_page_client&) = delete;
-
-  socket_page_client& operator=(const socket_page_client&) = delete;
 
   std::vector<result<range_answer>> read(const range_reads& wanted, time_point deadline) {
     auto plan = read_plan{wanted.ranges, record_.standing_of(wanted.servers), exports_};

@@ -1,8 +1,7 @@
 #include "transport/page_link.hpp"
 
-#include "base/check.hpp"
 #include "base/limits.hpp"
-#include "transport/addresses.hpp"
+#include "base/socket_address.hpp"
 
 #include <openssl/bio.h>
 #include <openssl/err.h>

@@ -1,11 +1,11 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "base/unique_fd.hpp"
 #include "transport/page_messages.hpp"
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <memory>
 #include <span>
@@ -63,7 +63,7 @@ public:
 };
 
 /// One end of a stream socket connection, with or without TLS.
-class page_link final : public page_carrier {
+class page_link final : public page_carrier, immovable {
 public:
   /// The reason of a connection that the peer simply closed.
   static constexpr auto hung_up = std::string_view{"it hung up"};
@@ -71,10 +71,6 @@ public:
   /// @param socket Non-blocking; connected or connecting.
   /// @param tls Null: plaintext.
   page_link(unique_fd socket, ssl_ctx_st* tls, bool is_server);
-
-  page_link(const page_link&) = delete;
-
-  page_link& operator=(const page_link&) = delete;
 
   ~page_link() override;
 

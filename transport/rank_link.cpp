@@ -137,8 +137,7 @@ void rank_link::write_some() {
       // Read what the peer sent before it went away.
       while (is_open_ && read_some())
         continue;
-      lose("");
-      return;
+      return lose("");
     }
     sent_ += static_cast<size_t>(put);
   }
@@ -174,10 +173,8 @@ void rank_link::decrypt() {
 }
 
 void rank_link::encrypt(std::span<const std::byte> bytes) {
-  if (!tls_) {
-    append(out_, bytes);
-    return;
-  }
+  if (!tls_)
+    return append(out_, bytes);
   ERR_clear_error();
   auto written = size_t{0};
   if (!bytes.empty() && SSL_write_ex(tls_.get(), bytes.data(), bytes.size(), &written) != 1)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "base/unique_fd.hpp"
 #include "transport/rank_limits.hpp"
 
@@ -45,16 +46,12 @@ struct rank_frame {
 };
 
 /// Messages between two ranks over a socket, TLS or plain. Never blocks. One thread at a time.
-class rank_link {
+class rank_link : immovable {
 public:
   /// @param socket Connected and non-blocking.
   /// @param tls Null: plaintext.
   /// @param body_bytes As in allow().
   rank_link(unique_fd socket, ssl_ctx_st* tls, bool is_server, size_t body_bytes);
-
-  rank_link(const rank_link&) = delete;
-
-  rank_link& operator=(const rank_link&) = delete;
 
   ~rank_link();
 

@@ -1,20 +1,16 @@
 #include "transport/rank_sockets.hpp"
 
-#include "transport/addresses.hpp"
+#include "base/socket_address.hpp"
 #include "transport/rank_limits.hpp"
 
 #include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <system_error>
 #include <vector>
 
@@ -24,47 +20,18 @@ namespace {
 
 constexpr auto path_prefix = std::string_view{"unix:"};
 
-struct address {
-  sockaddr_storage bytes{};
-  socklen_t length = 0;
-
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
-};
-
 std::string reason(int code) {
   return std::generic_category().message(code);
 }
 
 /// Empty if the host cannot be resolved.
-std::vector<address> addresses_of(const socket_reducer_options& options, int flags) {
-  auto all = std::vector<address>{};
-  if (options.host.starts_with(path_prefix)) {
-    auto to = sockaddr_un{};
-    to.sun_family = AF_UNIX;
-    const auto path = options.host.substr(path_prefix.size());
-    std::memcpy(to.sun_path, path.data(), std::min(path.size(), sizeof(to.sun_path) - 1));
-    auto& one = all.emplace_back();
-    std::memcpy(&one.bytes, &to, sizeof(to));
-    one.length = sizeof(to);
-    return all;
-  }
-  auto hints = addrinfo{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(options.host.c_str(), std::to_string(options.port).c_str(), &hints, &found)
-      != 0)
-    return all;
-  for (const auto* next = found; next != nullptr; next = next->ai_next) {
-    auto& one = all.emplace_back();
-    std::memcpy(&one.bytes, next->ai_addr, next->ai_addrlen);
-    one.length = next->ai_addrlen;
-  }
-  ::freeaddrinfo(found);
-  return all;
+std::vector<socket_address> addresses_of(const socket_reducer_options& options, int flags) {
+  if (options.host.starts_with(path_prefix))
+    return {path_address(options.host.substr(path_prefix.size()))};
+  return hicache::addresses_of(options.host, std::to_string(options.port), flags);
 }
 
-unique_fd make_socket(const address& to) {
+unique_fd make_socket(const socket_address& to) {
   return unique_fd{::socket(to.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
 }
 
@@ -73,21 +40,17 @@ void tune(int fd) {
   tune_socket(fd, std::chrono::seconds{1}, probes);
 }
 
-/// Binds; a socket path is accessible to its owner only, and a stale one of a crash is replaced.
-bool bind_to(int fd, const address& at, const std::string& path) {
-  if (path.empty()) {
-    const auto yes = 1;
-    ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    return ::bind(fd, at.get(), at.length) == 0;
-  }
-  const auto probe = make_socket(at);
-  if (::connect(probe.get(), at.get(), at.length) != 0 && errno == ECONNREFUSED)
-    ::unlink(path.c_str());
-  return ::bind(fd, at.get(), at.length) == 0 && ::chmod(path.c_str(), S_IRUSR | S_IWUSR) == 0;
+/// Binds to the address, or to its path if there is one.
+bool bind_to(int fd, const socket_address& at, const std::string& path) {
+  if (!path.empty())
+    return bind_path(fd, path);
+  const auto yes = 1;
+  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  return ::bind(fd, at.get(), at.length) == 0;
 }
 
 /// @returns 0 or errno
-int connect_until(int fd, const address& to, std::chrono::steady_clock::time_point until) {
+int connect_until(int fd, const socket_address& to, std::chrono::steady_clock::time_point until) {
   if (::connect(fd, to.get(), to.length) == 0)
     return 0;
   if (errno != EINPROGRESS)
@@ -132,7 +95,7 @@ rank_listener::~rank_listener() {
 }
 
 std::pair<unique_fd, std::string> rank_listener::accept() {
-  auto from = address{};
+  auto from = socket_address{};
   from.length = sizeof(from.bytes);
   auto socket = unique_fd{::accept4(socket_.get(), reinterpret_cast<sockaddr*>(&from.bytes),
                                     &from.length, SOCK_CLOEXEC | SOCK_NONBLOCK)};

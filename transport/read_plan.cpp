@@ -5,7 +5,6 @@
 #include "base/try.hpp"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 namespace hicache {

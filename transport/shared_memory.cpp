@@ -18,7 +18,6 @@
 #include <limits>
 #include <optional>
 #include <system_error>
-#include <utility>
 
 namespace hicache {
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "base/limits.hpp"
 #include "hicache/clock.hpp"
 #include "hicache/error.hpp"
@@ -9,7 +10,6 @@
 #include <ucp/api/ucp.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <list>
 #include <memory>
 #include <span>
@@ -59,13 +59,10 @@ class ucx_lane;
 
 /// A connection to a peer whose UCX address is known. Stays alive while messages are in flight.
 class ucx_connection final : public page_carrier,
-                             public std::enable_shared_from_this<ucx_connection> {
+                             public std::enable_shared_from_this<ucx_connection>,
+                             immovable {
 public:
   explicit ucx_connection(ucx_lane& lane) : lane_(lane) {}
-
-  ucx_connection(const ucx_connection&) = delete;
-
-  ucx_connection& operator=(const ucx_connection&) = delete;
 
   void send(page_parcel parcel) override;
 
@@ -91,7 +88,7 @@ private:
 /// Messages over UCX active messages, between processes that exchanged their addresses over a
 /// page_link: UCX itself does not listen. It trusts what it receives, so it uses RDMA devices only,
 /// which accept packets from connected peers alone. One thread at a time.
-class ucx_lane {
+class ucx_lane : immovable {
 public:
   /// @param sink Receives the messages of this kind. Must outlive the lane.
   /// @returns null if pages go by TCP only, also if UCX does not start and is optional; io_failure
@@ -100,10 +97,6 @@ public:
                                                 page_sink& sink);
 
   ~ucx_lane();
-
-  ucx_lane(const ucx_lane&) = delete;
-
-  ucx_lane& operator=(const ucx_lane&) = delete;
 
   /// Sent in the greeting to a peer.
   std::span<const std::byte> address() const noexcept { return address_; }

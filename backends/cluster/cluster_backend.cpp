@@ -8,9 +8,6 @@
 #include "base/page_checksum.hpp"
 #include "messages/placement.hpp"
 
-#include <caf/scoped_actor.hpp>
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -47,8 +44,6 @@ cluster_backend::cluster_backend(cluster_options options)
     lookup_(*options_.reader.system, *options_.reader.index, *options_.reader.clock) {
   HICACHE_CHECK(options_.replicas > 0 && options_.figures != nullptr);
 }
-
-cluster_backend::~cluster_backend() = default;
 
 // -- blocking_store -----------------------------------------------------------
 

@@ -8,7 +8,6 @@
 #include "backends/cluster/page_reader.hpp"
 #include "hicache/storage_backend.hpp"
 
-#include <caf/actor_system.hpp>
 #include <caf/scoped_actor.hpp>
 
 #include <memory>
@@ -44,8 +43,6 @@ struct cluster_options {
 class cluster_backend final : public blocking_store {
 public:
   explicit cluster_backend(cluster_options options);
-
-  ~cluster_backend() override;
 
   std::string name() const override { return "cluster"; }
 

@@ -2,6 +2,7 @@
 
 #include "backends/cluster/index_addresses.hpp"
 #include "base/check.hpp"
+#include "base/immovable.hpp"
 
 #include <ares.h>
 #include <arpa/inet.h>
@@ -29,7 +30,7 @@ constexpr auto server_tries = 2;
 constexpr auto srv_head_bytes = size_t{6};
 
 /// Concurrent DNS queries.
-class dns_questions {
+class dns_questions : immovable {
 public:
   explicit dns_questions(const dns_options& whom) {
     static const auto prepared = ares_library_init(ARES_LIB_INIT_ALL);
@@ -50,10 +51,6 @@ public:
       ares_destroy(channel_);
   }
 
-  dns_questions(const dns_questions&) = delete;
-
-  dns_questions& operator=(const dns_questions&) = delete;
-
   /// ARES_SUCCESS if queries are possible.
   int status() const noexcept { return status_; }
 
@@ -65,10 +62,8 @@ public:
     while (left > 0) {
       const auto time
         = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-      if (stop.is_raised() || time <= 0ms) {
-        ares_cancel(channel_); // Ends all of them.
-        return;
-      }
+      if (stop.is_raised() || time <= 0ms)
+        return ares_cancel(channel_); // Ends all of them.
       turn(time, stop);
     }
   }

@@ -1,6 +1,7 @@
 #include "backends/cluster/etcd_source.hpp"
 
 #include "backends/cluster/dns_client.hpp"
+#include "base/immovable.hpp"
 #include "base/try.hpp"
 
 #include <openssl/ssl.h>
@@ -39,7 +40,7 @@ bool use(SSL_CTX* context, const tls_files& tls) {
 } // namespace
 
 /// A short-lived connection to one server.
-class etcd_source::connection {
+class etcd_source::connection : immovable {
 public:
   /// @returns peer_unreachable or invalid_argument, with a sentence that names the server
   static result<std::unique_ptr<connection>> open(const rpc::endpoint& server,
@@ -68,10 +69,6 @@ public:
   }
 
   ~connection() { stop_.unguard(); }
-
-  connection(const connection&) = delete;
-
-  connection& operator=(const connection&) = delete;
 
   /// @returns the answer's body
   result<std::string> post(const etcd::request& what) {

@@ -6,7 +6,6 @@
 #include "messages/object_place.hpp"
 #include "messages/page_header.hpp"
 
-#include <functional>
 #include <utility>
 
 namespace hicache {

@@ -73,10 +73,6 @@ public:
   /// Calls close().
   ~index_addresses();
 
-  index_addresses(const index_addresses&) = delete;
-
-  index_addresses& operator=(const index_addresses&) = delete;
-
   /// For messages.
   const std::string& name() const noexcept { return name_; }
 

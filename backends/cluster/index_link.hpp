@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "hicache/error.hpp"
 #include "messages/interfaces.hpp"
 #include "messages/shard_map.hpp"
@@ -9,7 +10,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -51,7 +51,7 @@ struct index_link_board;
 
 /// This process's connections to the shards of the index. An actor finds the shards, monitors them
 /// and reconnects lost ones; only connect() and the constructor block. Any thread.
-class index_link {
+class index_link : immovable {
 public:
   /// @param system Must outlive the link.
   /// @param addresses Directories to query first, all at once. Queried again, as they are by then,
@@ -60,10 +60,6 @@ public:
              std::shared_ptr<const index_addresses> addresses);
 
   ~index_link();
-
-  index_link(const index_link&) = delete;
-
-  index_link& operator=(const index_link&) = delete;
 
   /// Waits for a shard, and then up to a second for all of them; at most `patience` in total.
   /// @returns peer_unreachable with a sentence that names the addresses if no shard is reachable

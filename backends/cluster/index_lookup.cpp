@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 namespace hicache {
@@ -160,10 +159,8 @@ bool index_lookup::is_slow(const index_actor& shard) {
 
 void index_lookup::failed(const index_actor& shard, const caf::error& why, caf::timespan granted) {
   // A timeout of an impatient caller must not make others reconnect, remount and report again.
-  if (from_caf(why).code != ec::deadline_exceeded || granted >= limits::shard_answer_time) {
-    index_.lost(shard);
-    return;
-  }
+  if (from_caf(why).code != ec::deadline_exceeded || granted >= limits::shard_answer_time)
+    return index_.lost(shard);
   if (granted < limits::lookup_hedge)
     return;
   const auto guard = std::lock_guard{mutex_};

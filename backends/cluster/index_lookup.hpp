@@ -9,7 +9,6 @@
 #include <caf/scoped_actor.hpp>
 
 #include <map>
-#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>

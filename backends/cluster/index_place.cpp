@@ -1,12 +1,9 @@
 #include "backends/cluster/index_place.hpp"
 
+#include "base/socket_address.hpp"
 #include "base/try.hpp"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-
 #include <algorithm>
-#include <array>
 #include <string_view>
 #include <utility>
 
@@ -21,12 +18,6 @@ constexpr auto etcds_scheme = std::string_view{"etcds://"};
 /// Maximum length of a DNS name, and of an etcd prefix: that of a file system path.
 constexpr auto name_bytes = size_t{253};
 constexpr auto prefix_bytes = size_t{4096};
-
-bool is_number(const std::string& host) {
-  auto bytes = std::array<unsigned char, sizeof(in6_addr)>{};
-  return inet_pton(AF_INET, host.c_str(), bytes.data()) == 1
-         || inet_pton(AF_INET6, host.c_str(), bytes.data()) == 1;
-}
 
 bool is_name_part(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-'
@@ -46,7 +37,7 @@ result<index_place> parse_srv(const std::string& text) {
   const auto rest = text.substr(mark + 1);
   auto server
     = rpc::parse_endpoint(rest.starts_with(option) ? rest.substr(option.size()) : std::string{});
-  if (!server || !is_number(server->host))
+  if (!server || !is_ip_address(server->host))
     return fail(ec::invalid_argument,
                 "'" + rest + "' names no DNS server such as server=127.0.0.1:53");
   place.server = std::move(*server);

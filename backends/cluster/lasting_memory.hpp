@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 
 /// Format of pages in a segment's memory that outlives its process, so that the next process finds

@@ -20,7 +20,6 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <iterator>
 #include <random>
 #include <utility>
 
@@ -405,9 +404,8 @@ result<uint64_t> page_reader::read_copy(const known_member& owner, const page_se
 
 result<page_client*> page_reader::client() {
   const auto guard = std::lock_guard{mutex_};
-  if (!client_) {
+  if (!client_)
     client_ = HICACHE_TRY(page_client::create(options_.network, options_.offers));
-  }
   return client_.get();
 }
 

@@ -14,7 +14,6 @@
 #include <mutex>
 #include <set>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace hicache {

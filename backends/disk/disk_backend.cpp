@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -210,7 +209,8 @@ private:
                    || !log_.begin_write(page.key, page.parent, length, gone)) {
           answers[next] = no_room(length);
         } else {
-          objects.push_back({{page.key, page.parent, length, 0, fingerprint_of(page)}, page.parts});
+          objects.push_back(
+            {{page.key, page.parent, length, 0, fingerprint_of(page), page.tenant}, page.parts});
           positions.push_back(next);
           bytes += disk_blocks_for(length);
         }
@@ -254,7 +254,8 @@ private:
       return tell_bytes(watch, gone);
     auto told = std::vector<evicted_object>{};
     for (const auto& each : gone)
-      told.push_back({each.removal.key, each.parent, {}, each.used, each.where.fingerprint});
+      told.push_back(
+        {each.removal.key, each.parent, {}, each.used, each.where.fingerprint, each.where.tenant});
     watch(told);
   }
 
@@ -272,7 +273,7 @@ private:
     auto told = std::vector<evicted_object>{};
     for (auto i = size_t{0}; i < gone.size(); ++i)
       told.push_back({reads[i].key, gone[i].parent, reads[i].outcome ? parts[i] : parts[i].first(0),
-                      gone[i].used, gone[i].where.fingerprint});
+                      gone[i].used, gone[i].where.fingerprint, gone[i].where.tenant});
     watch(told);
   }
 
@@ -437,7 +438,7 @@ private:
     auto parents = std::vector<page_key>{};
     {
       const auto lock = std::scoped_lock{mutex_};
-      auto at = offset + disk_header_bytes(record.objects.size(), record.removals.size());
+      auto at = offset + disk_header_bytes(record);
       for (const auto& object : record.objects) {
         const auto where = disk_log::place{segment, at, object};
         if (log_.find(object.key) == std::optional{where}) {
@@ -465,9 +466,9 @@ private:
     auto moved = std::vector<written_object>{};
     for (auto i = size_t{0}; i < live.size(); ++i)
       if (live[i].outcome)
-        moved.push_back(
-          {{live[i].key, parents[i], live[i].where.length, 0, live[i].where.fingerprint},
-           {parts[i]}});
+        moved.push_back({{live[i].key, parents[i], live[i].where.length, 0,
+                          live[i].where.fingerprint, live[i].where.tenant},
+                         {parts[i]}});
     auto record = disk_record{};
     record.removals = removals;
     auto appended = append(record, moved, true);

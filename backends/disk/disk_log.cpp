@@ -2,8 +2,6 @@
 
 #include "base/check.hpp"
 
-#include <algorithm>
-
 namespace hicache {
 
 uint64_t disk_log::live_bytes_of(uint64_t segment_bytes, uint32_t segments) {
@@ -38,7 +36,7 @@ void disk_log::recover(uint32_t segment, uint64_t offset, const disk_record& rec
   info.tail = std::max(info.tail, offset + disk_record_bytes(record));
   info.has_removals = info.has_removals || !record.removals.empty();
   auto unwanted = std::vector<evicted>{};
-  auto at = offset + disk_header_bytes(record.objects.size(), record.removals.size());
+  auto at = offset + disk_header_bytes(record);
   for (const auto& object : record.objects) {
     if (!gone.contains({record.generation, at})
         && begin_write(object.key, object.parent, object.length, unwanted)) {
@@ -175,7 +173,7 @@ disk_log::slot disk_log::allocate(uint64_t bytes) {
 }
 
 void disk_log::commit(const slot& where, const disk_record& record) {
-  auto at = where.offset + disk_header_bytes(record.objects.size(), record.removals.size());
+  auto at = where.offset + disk_header_bytes(record);
   for (const auto& object : record.objects) {
     set_place(object.key, {where.segment, at, object});
     at += disk_blocks_for(object.length);

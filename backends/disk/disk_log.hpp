@@ -41,7 +41,7 @@ public:
     /// @param object Of a record in this segment; its bytes begin at `offset`.
     place(uint32_t in_segment, uint64_t at, const disk_record::object& object)
       : segment(in_segment), offset(at), length(object.length), checksum(object.checksum),
-        fingerprint(object.fingerprint) {}
+        fingerprint(object.fingerprint), tenant(object.tenant) {}
 
     uint32_t segment = 0;
     /// Of the object's first byte.
@@ -50,6 +50,7 @@ public:
     uint64_t checksum = 0;
     /// As in disk_record::object.
     uint64_t fingerprint = 0;
+    uint64_t tenant = 0;
 
     friend bool operator==(const place&, const place&) = default;
   };

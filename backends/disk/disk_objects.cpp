@@ -4,10 +4,7 @@
 #include "backends/object_parts.hpp"
 #include "base/page_checksum.hpp"
 
-#include <algorithm>
 #include <cstring>
-#include <system_error>
-#include <vector>
 
 namespace hicache {
 
@@ -90,7 +87,7 @@ void read_objects(disk_channel& channel, std::span<disk_read* const> objects) {
 
 int write_record(disk_channel& channel, const disk_log::slot& where, disk_record& record,
                  std::span<const written_object> objects) {
-  const auto header_bytes = disk_header_bytes(record.objects.size(), record.removals.size());
+  const auto header_bytes = disk_header_bytes(record);
   auto writer = disk_writer{channel, where.segment, where.offset + header_bytes};
   for (auto i = size_t{0}; i < objects.size(); ++i) {
     auto sum = running_checksum{};

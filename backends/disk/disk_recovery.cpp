@@ -11,7 +11,6 @@
 #include <atomic>
 #include <thread>
 #include <utility>
-#include <vector>
 
 namespace hicache {
 
@@ -113,7 +112,7 @@ find_torn(disk_device& device, std::span<const found_record> records, uint64_t d
   for (const auto& [segment, offset, record] : records) {
     if (record.sequence <= durable)
       continue;
-    auto at = offset + disk_header_bytes(record.objects.size(), record.removals.size());
+    auto at = offset + disk_header_bytes(record);
     for (const auto& object : record.objects) {
       if (!gone.contains({record.generation, at}) && !verifies(*channel, {segment, at, object}))
         torn.push_back({object.key, record.generation, at});

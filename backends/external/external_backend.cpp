@@ -8,10 +8,8 @@
 #include "base/units.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -205,6 +203,10 @@ public:
     return answers;
   }
 
+  bool watch_evictions(storage_backend::eviction_watch watch, bool) override {
+    return own_.watch_evictions(std::move(watch));
+  }
+
   result<object_list> list(const std::string& from, time_point deadline) override {
     if (!welcome_.lists)
       return blocking_store::list(from, deadline);
@@ -376,6 +378,7 @@ private:
       is_known.push_back(was_written);
     }
     ask_each(store_request_kind::remove, evicted, deadline);
+    own_.tell_evicted(evicted);
     const auto outcomes = send(written, deadline);
     auto undone = std::vector<page_key>{};
     for (auto i = size_t{0}; i < written.size(); ++i) {

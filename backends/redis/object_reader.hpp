@@ -5,13 +5,10 @@
 #include "base/page_checksum.hpp"
 #include "hicache/storage_backend.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
-#include <vector>
 
 namespace hicache {
 

@@ -10,9 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <mutex>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 namespace hicache {
@@ -92,6 +90,10 @@ public:
     if (clock_.now() >= deadline)
       return std::vector<result<void>>(keys.size(), fail(ec::deadline_exceeded));
     return remove_all(keys, deadline);
+  }
+
+  bool watch_evictions(storage_backend::eviction_watch watch, bool) override {
+    return own_.watch_evictions(std::move(watch));
   }
 
   /// The next part begins at "NODE:CURSOR".
@@ -233,6 +235,7 @@ private:
     const auto known = ask_each("TOUCH", keys, deadline);
     auto requests = std::vector<redis_request>{};
     auto written = std::vector<size_t>{};
+    auto evicted = std::vector<page_key>{};
     for (auto i = size_t{0}; i < pages.size(); ++i) {
       const auto* const reply = only_reply(known[i]);
       if (const auto failed = failure_of(known[i], server_)) {
@@ -240,7 +243,7 @@ private:
       } else if (reply->is_integer(1)) {
         answers[i] = {};
         own_.use(keys[i]);
-      } else if (auto has_room = make_room(pages[i], requests); !has_room) {
+      } else if (auto has_room = make_room(pages[i], requests, evicted); !has_room) {
         answers[i] = has_room;
       } else {
         written.push_back(i);
@@ -250,6 +253,7 @@ private:
     for (const auto i : written)
       requests.push_back(write_request(pages[i]));
     client_->run(requests, deadline);
+    own_.tell_evicted(evicted);
     auto undone = std::vector<redis_request>{};
     for (auto k = size_t{0}; k < written.size(); ++k) {
       const auto i = written[k];
@@ -266,11 +270,14 @@ private:
   }
 
   /// Counts the page, and adds requests that remove what is evicted for it.
-  result<void> make_room(const page_write& page, std::vector<redis_request>& requests) {
-    const auto [has_room, evicted]
+  result<void> make_room(const page_write& page, std::vector<redis_request>& requests,
+                         std::vector<page_key>& evicted) {
+    const auto [has_room, removed]
       = own_.begin_write(page, total_bytes(page.parts) + redis_head_bytes);
-    for (const auto& gone : evicted)
+    for (const auto& gone : removed) {
       requests.push_back(unlink(gone.key, chunks_of(gone.bytes - redis_head_bytes)));
+      evicted.push_back(gone.key);
+    }
     return has_room;
   }
 

@@ -12,11 +12,8 @@
 #include <curl/curl.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
-#include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -120,6 +117,10 @@ public:
 
   std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline) override {
     return remove_all(keys, deadline);
+  }
+
+  bool watch_evictions(storage_backend::eviction_watch watch, bool) override {
+    return own_.watch_evictions(std::move(watch));
   }
 
   result<object_list> list(const std::string& from, time_point deadline) override {
@@ -232,6 +233,7 @@ private:
       objects.push_back(std::move(object));
     }
     ask_each("DELETE", evicted, deadline);
+    own_.tell_evicted(evicted);
     const auto found = upload(pages, objects, answers, deadline);
     auto undone = std::vector<page_key>{};
     for (const auto& object : objects) {

@@ -7,7 +7,6 @@
 #include <iterator>
 #include <sstream>
 #include <system_error>
-#include <utility>
 
 namespace hicache {
 

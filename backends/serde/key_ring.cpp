@@ -3,8 +3,6 @@
 #include "cache/hash/page_hash.hpp"
 
 #include <charconv>
-#include <cstddef>
-#include <cstdint>
 #include <utility>
 
 namespace hicache::serde {

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
 namespace hicache::serde {
@@ -381,6 +380,21 @@ result<void> object_codec::decode(const page_key& key, std::span<std::byte> obje
   if (parts.size() != 1)
     scatter(whole.data(), parts);
   return {};
+}
+
+result<std::vector<std::byte>> object_codec::decode_whole(const page_key& key,
+                                                          std::span<const std::byte> object,
+                                                          uint64_t bytes_max,
+                                                          codec_scratch& scratch) const {
+  const auto header = HICACHE_TRY(decode_object_header(object));
+  if (header.original_bytes > bytes_max)
+    return corrupt("an encoded object has " + format_bytes(header.original_bytes)
+                   + "; expected at most " + format_bytes(bytes_max));
+  auto encoded = std::vector<std::byte>{object.begin(), object.end()};
+  auto whole = std::vector<std::byte>(header.original_bytes);
+  const auto part = std::span{whole};
+  HICACHE_TRY(decode(key, encoded, {&part, 1}, scratch));
+  return whole;
 }
 
 } // namespace hicache::serde

@@ -84,7 +84,8 @@ public:
   const object_codec_options& options() const noexcept { return options_; }
 
   /// The name under which an object is stored. Lossy and lossless, encrypted and open objects have
-  /// different names, so one is never taken for the other. Zero stays zero (no parent).
+  /// different names, so one is never taken for the other. Zero stays zero (no parent). The name
+  /// of a name is the key.
   page_key object_name(const page_key& key) const noexcept;
 
   /// Upper bound of the encoded length of an object.
@@ -110,6 +111,13 @@ public:
   /// the object has another length than the parts
   result<void> decode(const page_key& key, std::span<std::byte> object,
                       std::span<const std::span<std::byte>> parts, codec_scratch& scratch) const;
+
+  /// Decodes untrusted bytes of an object whose length is not known.
+  /// @param bytes_max The longest length that it may have.
+  /// @returns corrupt_page, also if the object is longer
+  result<std::vector<std::byte>> decode_whole(const page_key& key,
+                                              std::span<const std::byte> object, uint64_t bytes_max,
+                                              codec_scratch& scratch) const;
 
 private:
   object_codec(const object_codec_options& options, std::optional<fp8_object> fp8, key_ring keys);

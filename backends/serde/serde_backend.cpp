@@ -41,12 +41,17 @@ public:
     auto answer = core_->store().capabilities();
     answer.orders_writes = false;
     answer.keeps_namespaces = false;
+    answer.is_lossy = core_->is_lossy();
     return answer;
   }
 
   /// The store never sees the callers' memory, only the codecs'.
   result<void> attach_memory(std::span<const std::span<std::byte>>) override {
     return core_->store().attach_memory(std::array{pool_->memory()});
+  }
+
+  bool watch_evictions(eviction_watch watch, bool wants_bytes) override {
+    return core_->watch_evictions(std::move(watch), wants_bytes);
   }
 
   bool watch_losses(loss_watch watch) override {
@@ -71,6 +76,14 @@ public:
 
   batch_number write(store_batch<page_write> pages, time_point deadline, pages_done done) override {
     auto next = new_transfer(pages.size(), deadline, std::move(done));
+    next->write_batch = std::make_unique<store_batch<page_write>>(std::move(pages));
+    return core_->submit(next);
+  }
+
+  batch_number promote(store_batch<page_write> pages, time_point deadline,
+                       pages_done done) override {
+    auto next = new_transfer(pages.size(), deadline, std::move(done));
+    next->is_promotion = true;
     next->write_batch = std::make_unique<store_batch<page_write>>(std::move(pages));
     return core_->submit(next);
   }

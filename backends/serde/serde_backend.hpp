@@ -34,6 +34,8 @@ struct serde_options {
 /// uses its parts, whatever the store does: a store that hangs keeps only memory of the decorator.
 /// Write batches are not ordered, so `orders_writes` is false.
 ///
+/// It tells what the store evicts, decoded on the store's thread; but with fp8 no bytes.
+///
 /// @param store Opened, and not used before. It gets the decorator's memory to register.
 /// @param clock Must outlive the result.
 /// @returns the store itself if there is no codec; invalid_argument if an option is out of range;

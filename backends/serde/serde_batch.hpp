@@ -31,6 +31,8 @@ struct transfer {
   time_point deadline;
   size_t size = 0;
   bool is_read = false;
+  /// Of a write.
+  bool is_promotion = false;
   /// One of both.
   std::unique_ptr<store_batch<page_read>> read_batch;
   std::unique_ptr<store_batch<page_write>> write_batch;

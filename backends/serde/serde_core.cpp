@@ -1,6 +1,5 @@
 #include "backends/serde/serde_core.hpp"
 
-#include "base/check.hpp"
 #include "base/limits.hpp"
 
 #include <algorithm>
@@ -31,7 +30,7 @@ serde_core::batch_number serde_core::submit(const transfer_ptr& next) {
   const auto number = next->number = ++last_number_;
   if (!is_closing_ && batches_.size() < limits::storage_queue_batches) {
     batches_.emplace(number, next);
-    jobs_.push_back({next, [this, next](codec_scratch&) { begin(next); }});
+    add_job({next, [this, next](codec_scratch&) { begin(next); }});
     lock.unlock();
     changed_.notify_all();
     return number;
@@ -82,7 +81,7 @@ serde_core::expiry serde_core::expire(batch_number number) {
     batch->failure = error{ec::deadline_exceeded, {}};
   if (batch->uses > 0)
     return expiry::running;
-  jobs_.push_back({batch, [this, batch](codec_scratch&) { fail_batch(batch, {}); }});
+  add_job({batch, [this, batch](codec_scratch&) { fail_batch(batch, {}); }});
   lock.unlock();
   changed_.notify_all();
   return expiry::finished;
@@ -109,7 +108,7 @@ serde_core::expiry serde_core::expire_write(const transfer_ptr& batch,
     return expiry::withdrawn;
   }
   batch->failure = error{ec::deadline_exceeded, {}};
-  jobs_.push_back({batch, [this, batch](codec_scratch&) { fail_batch(batch, {}); }});
+  add_job({batch, [this, batch](codec_scratch&) { fail_batch(batch, {}); }});
   lock.unlock();
   changed_.notify_all();
   return expiry::finished;
@@ -170,9 +169,16 @@ void serde_core::enqueue(const transfer_ptr& batch, std::function<void(codec_scr
     const auto lock = std::scoped_lock{mutex_};
     if (is_ending_)
       return;
-    jobs_.push_back({batch, std::move(run)});
+    add_job({batch, std::move(run)});
   }
   changed_.notify_all();
+}
+
+void serde_core::add_job(job next) {
+  const auto at = next.batch->is_read
+                    ? std::ranges::find_if(jobs_, [](const job& x) { return !x.batch->is_read; })
+                    : jobs_.end();
+  jobs_.insert(at, std::move(next));
 }
 
 void serde_core::work() {
@@ -207,6 +213,45 @@ void serde_core::run(job& next, codec_scratch& scratch) {
     reason = "an unknown exception";
   }
   fail_batch(next.batch, {ec::io_failure, "a batch threw: " + reason});
+}
+
+// -- evictions --------------------------------------------------------------------
+
+bool serde_core::watch_evictions(storage_backend::eviction_watch watch, bool wants_bytes) {
+  if (!watch)
+    return store_->watch_evictions({}, wants_bytes);
+  // A tier below would keep what fp8 has changed under the name of a lossless object.
+  if (wants_bytes && is_lossy())
+    return false;
+  auto tell = [weak = weak_from_this(), watch = std::move(watch),
+               wants_bytes](std::span<const evicted_object> objects) {
+    const auto alive = weak.lock();
+    if (alive == nullptr)
+      return;
+    auto told = std::vector<evicted_object>{objects.begin(), objects.end()};
+    for (auto& object : told) {
+      object.key = alive->codec_->object_name(object.key);
+      object.parent = alive->codec_->object_name(object.parent);
+    }
+    const auto bytes
+      = wants_bytes ? alive->decoded(told) : std::vector<std::vector<std::byte>>(told.size());
+    for (auto i = size_t{0}; i < told.size(); ++i)
+      told[i].bytes = bytes[i];
+    watch(told);
+  };
+  return store_->watch_evictions(std::move(tell), wants_bytes);
+}
+
+std::vector<std::vector<std::byte>> serde_core::decoded(std::span<const evicted_object> objects) {
+  auto scratch = scratches_.take();
+  if (scratch == nullptr)
+    scratch = std::make_unique<codec_scratch>(codec_->options());
+  auto bytes = std::vector<std::vector<std::byte>>{};
+  for (const auto& object : objects)
+    bytes.push_back(codec_->decode_whole(object.key, object.bytes, pool_->capacity(), *scratch)
+                      .value_or(std::vector<std::byte>{}));
+  scratches_.give_back(std::move(scratch));
+  return bytes;
 }
 
 // -- ends of a batch --------------------------------------------------------------

@@ -3,6 +3,7 @@
 #include "backends/serde/object_codec.hpp"
 #include "backends/serde/serde_batch.hpp"
 #include "backends/sized_reads.hpp"
+#include "base/spare_pool.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -50,6 +51,14 @@ public:
   store_batch<page_key> names_of(store_batch<page_key> keys);
 
   expiry expire(batch_number number);
+
+  bool is_lossy() const noexcept {
+    return codec_->options().chain.quantisation != quantisation::none;
+  }
+
+  /// As storage_backend::watch_evictions: keys and bytes are those before encoding. Objects that do
+  /// not decode are told without bytes.
+  bool watch_evictions(storage_backend::eviction_watch watch, bool wants_bytes);
 
   /// Corrects the store's counters by what decoding found.
   backend_health corrected(backend_health health) const;
@@ -115,7 +124,18 @@ private:
   void note_call(const chunk_ptr& part, batch_number call);
 
   void enqueue(const transfer_ptr& batch, std::function<void(codec_scratch&)> run);
+
+  /// Queues a job: those of reads before those of writes, else FIFO.
+  /// @pre the lock is held
+  void add_job(job next);
+
   void run(job& next, codec_scratch& scratch);
+
+  // -- evictions ------------------------------------------------------------------
+
+  /// The bytes of evicted objects, in order; empty ones of those that do not decode. On the store's
+  /// thread: it cannot wait for a worker, which may be the one that writes to the store.
+  std::vector<std::vector<std::byte>> decoded(std::span<const evicted_object> objects);
 
   // -- ends of a batch ------------------------------------------------------------
 
@@ -165,6 +185,9 @@ private:
   std::atomic<uint64_t> undecoded_ = 0;
   /// Objects that failed before the store saw them.
   std::atomic<uint64_t> failed_ = 0;
+
+  /// For evicted objects.
+  spare_pool<codec_scratch> scratches_;
 
   std::mutex mutex_; // Guards what follows, and the batches.
   std::condition_variable changed_;

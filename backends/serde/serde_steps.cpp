@@ -3,9 +3,7 @@
 #include "base/units.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
-#include <string>
 
 // The steps of a batch: begin, pump, then for each chunk start_read and decode or start_write, then
 // finish, which pumps again.
@@ -227,7 +225,10 @@ void serde_core::start_write(const chunk_ptr& part, codec_scratch& scratch) {
       part->answers[part->written[i]] = std::move(answers[i]);
     self->enqueue(part->batch, [self, part](codec_scratch&) { self->finish(part); });
   };
-  note_call(part, store_->write(std::move(list), part->batch->deadline, std::move(done)));
+  const auto deadline = part->batch->deadline;
+  note_call(part, part->batch->is_promotion
+                    ? store_->promote(std::move(list), deadline, std::move(done))
+                    : store_->write(std::move(list), deadline, std::move(done)));
 }
 
 void serde_core::finish(const chunk_ptr& part) {

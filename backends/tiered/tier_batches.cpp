@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <numeric>
-#include <utility>
 
 namespace hicache {
 
@@ -228,6 +227,13 @@ void tier_read::answer(tiered_core& core) {
 
 // -- writes -----------------------------------------------------------------------
 
+std::vector<page_write> tier_write::make_list() {
+  auto objects = batch_.list();
+  std::ranges::transform(objects, bytes_.begin(),
+                         [](const page_write& x) { return total_bytes(x.parts); });
+  return objects;
+}
+
 void tier_write::begin(tiered_core& core) {
   outcomes_.resize(batch_.size());
   for (auto tier = size_t{0}; tier < tiers->size(); ++tier) {
@@ -251,11 +257,18 @@ void tier_write::write(tiered_core& core, size_t tier, store_breaker::pass pass)
     [&](storage_backend& store, auto done) {
       return store.write(std::move(writes), until, std::move(done));
     },
-    [self, wanted = std::move(wanted)](const auto& outcomes) {
-      const auto lock = std::scoped_lock{self->mutex_};
-      for (auto k = size_t{0}; k < wanted.size(); ++k)
-        if (auto& outcome = self->outcomes_[wanted[k]]; !outcome || outcomes[k])
-          outcome = outcomes[k];
+    [self, &core, tier, wanted = std::move(wanted)](const auto& outcomes) {
+      auto stored = uint64_t{0};
+      auto failed = uint64_t{0};
+      {
+        const auto lock = std::scoped_lock{self->mutex_};
+        for (auto k = size_t{0}; k < wanted.size(); ++k) {
+          if (auto& outcome = self->outcomes_[wanted[k]]; !outcome || outcomes[k])
+            outcome = outcomes[k];
+          (outcomes[k] ? stored : failed) += self->bytes_[wanted[k]];
+        }
+      }
+      core.end_write(*(*self->tiers)[tier], stored, failed);
     });
 }
 

@@ -3,6 +3,7 @@
 #include "backends/tiered/tiered_core.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -147,8 +148,13 @@ public:
   void answer(tiered_core& core) override;
 
 private:
+  /// Notes the objects' bytes.
+  std::vector<page_write> make_list() override;
+
   void write(tiered_core& core, size_t tier, store_breaker::pass pass);
 
+  /// By object; 0 before there is a list.
+  std::vector<uint64_t> bytes_ = std::vector<uint64_t>(batch_.size());
   std::mutex mutex_; // Guards the outcomes.
   std::vector<std::optional<result<void>>> outcomes_;
 };

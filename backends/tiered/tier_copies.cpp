@@ -15,6 +15,15 @@ namespace {
 
 using rule = tier_writes::rule;
 
+/// Whether an object that one tier had is copied to another one. What is lossy must not pass for
+/// lossless where others, or a later process, find it.
+bool is_copied(const tier_order& tiers, size_t from, size_t to, uint32_t uses) {
+  const auto& target = tiers[to]->capabilities;
+  const auto would_pass = tiers[from]->capabilities.is_lossy && !target.is_lossy
+                          && (target.is_shared || target.survives_restarts);
+  return to != from && !would_pass && is_copied(tiers[to]->rules, uses, to < from);
+}
+
 } // namespace
 
 std::vector<uint32_t> tiered_core::count_uses(std::span<const page_read> objects) {
@@ -28,7 +37,7 @@ std::vector<uint32_t> tiered_core::count_uses(std::span<const page_read> objects
 
 bool tiered_core::has_copies(const tier_order& tiers, size_t from, uint32_t uses) noexcept {
   for (auto to = size_t{0}; to < tiers.size(); ++to)
-    if (to != from && is_copied(tiers[to]->rules, uses, to < from))
+    if (is_copied(tiers, from, to, uses))
       return true;
   return false;
 }
@@ -37,12 +46,11 @@ void tiered_core::copy(const tier_order& tiers, const page_read& object, size_t 
                        std::vector<tier_copies>& copies) {
   const auto bytes = total_bytes(object.parts);
   for (auto to = size_t{0}; to < tiers.size(); ++to) {
-    if (to == from || !is_copied(tiers[to]->rules, uses, to < from))
-      continue;
-    if (!take_copy(*tiers[to], bytes))
+    if (!is_copied(tiers, from, to, uses) || !take_copy(*tiers[to], bytes))
       continue;
     auto own = std::vector<std::byte>(bytes);
     gather(object.parts, own.data());
+    copies[to].are_promoted = to < from;
     copies[to].bytes += bytes;
     copies[to].objects.push_back(
       {object.key, object.parent, object.tenant, object.fingerprint, std::move(own)});
@@ -84,7 +92,7 @@ void tiered_core::take_evicted(uint64_t from, std::span<const evicted_object> ob
     copies[to].bytes += object.bytes.size();
     copies[to].objects.push_back({object.key,
                                   object.parent,
-                                  0,
+                                  object.tenant,
                                   object.fingerprint,
                                   {object.bytes.begin(), object.bytes.end()}});
   }
@@ -118,8 +126,12 @@ void tiered_core::tell_gone(std::vector<page_key> keys) {
 bool tiered_core::take_copy(tier_state& to, uint64_t bytes) {
   const auto lock = std::scoped_lock{mutex_};
   if (is_closing_ || to.is_suspended || copying_bytes_ + bytes > copy_bytes_
-      || to.writes.state() != breaker_state::closed || !to.budget.take(bytes, clock_.now()))
+      || to.writes.state() != breaker_state::closed)
     return false;
+  if (!to.budget.take(bytes, clock_.now())) {
+    ++to.over_budget;
+    return false;
+  }
   copying_bytes_ += bytes;
   ++to.running;
   return true;
@@ -141,12 +153,21 @@ void tiered_core::write_copies(const tier_order& tiers, std::vector<tier_copies>
         self->end_calls(*tier, kept->objects.size());
       }
       auto dropped = std::vector<page_key>{};
+      auto failed = uint64_t{0};
       for (auto i = size_t{0}; i < outcomes.size(); ++i)
-        if (!outcomes[i])
-          dropped.push_back(kept->objects[i].key);
+        if (const auto& object = kept->objects[i]; !outcomes[i]) {
+          dropped.push_back(object.key);
+          failed += object.bytes.size();
+        }
+      self->end_write(*tier, kept->bytes - failed, failed);
       self->tell_gone(std::move(dropped));
     };
-    tiers[to]->store->write(std::move(writes), clock_.now() + copy_time_, std::move(done));
+    auto& store = *tiers[to]->store;
+    const auto deadline = clock_.now() + copy_time_;
+    if (kept->are_promoted)
+      store.promote(std::move(writes), deadline, std::move(done));
+    else
+      store.write(std::move(writes), deadline, std::move(done));
   }
 }
 
@@ -155,7 +176,14 @@ size_t tiered_core::take_budget(tier_state& tier, std::span<const page_write> ob
   const auto now = clock_.now();
   const auto over = std::ranges::find_if(
     objects, [&](const page_write& x) { return !tier.budget.take(total_bytes(x.parts), now); });
+  tier.over_budget += static_cast<uint64_t>(objects.end() - over);
   return static_cast<size_t>(over - objects.begin());
+}
+
+void tiered_core::end_write(tier_state& tier, uint64_t stored, uint64_t failed) {
+  const auto lock = std::scoped_lock{mutex_};
+  tier.written_bytes += stored;
+  tier.budget.give_back(failed);
 }
 
 } // namespace hicache

@@ -5,11 +5,9 @@
 #include "base/try.hpp"
 
 #include <algorithm>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
-#include <string>
 #include <thread>
 #include <utility>
 

@@ -24,7 +24,7 @@ using rule = tier_writes::rule;
 tl::unexpected<error> does_not_tell(size_t number) {
   return fail(ec::invalid_argument, "tier " + std::to_string(number)
                                       + " takes what the tier above evicts, but that one does not "
-                                        "tell; expected memory or disk there, without codecs");
+                                        "tell; expected memory, disk or hf3fs there, without fp8");
 }
 
 /// Exception boundary of a batch's list.
@@ -51,8 +51,9 @@ tiered_core::tiered_core(const tiered_options& options, const clock_source& cloc
 std::shared_ptr<tier_state> tiered_core::make_tier(store_tier from) {
   const auto breaker = store_breaker{breaker_};
   const auto budget = byte_budget{from.rules.bytes_per_second, from.rules.bytes_per_day};
-  return std::make_shared<tier_state>(
-    tier_state{++last_id_, std::move(from.store), from.rules, breaker, breaker, budget});
+  const auto capabilities = from.store->capabilities();
+  return std::make_shared<tier_state>(tier_state{++last_id_, std::move(from.store), capabilities,
+                                                 from.rules, breaker, breaker, budget});
 }
 
 result<void> tiered_core::open(std::vector<store_tier> tiers) {
@@ -477,7 +478,7 @@ backend_health tiered_core::sum_of(const tier_order& tiers, std::vector<backend_
     sum.capacity_bytes += health.capacity_bytes;
     is_bounded = is_bounded && health.capacity_bytes > 0;
     sum.counters.evicted += health.counters.evicted;
-    sum.tiers.push_back({name, std::move(health)});
+    sum.tiers.push_back({name, std::move(health), tier.written_bytes, tier.over_budget});
   }
   if (!is_bounded)
     sum.capacity_bytes = 0;

@@ -6,7 +6,6 @@
 #include "cache/tiers/byte_budget.hpp"
 #include "cache/tiers/use_history.hpp"
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -31,10 +30,14 @@ struct tier_state {
   /// Differs from those of all other tiers, also of those that have left.
   uint64_t id = 0;
   std::unique_ptr<storage_backend> store;
+  store_capabilities capabilities;
   tier_rules rules;
   store_breaker reads;
   store_breaker writes;
   byte_budget budget;
+  /// As in tier_health.
+  uint64_t written_bytes = 0;
+  uint64_t over_budget = 0;
   /// It takes no calls.
   bool is_suspended = false;
   /// Calls in progress, and copies on their way to it.
@@ -112,6 +115,8 @@ struct tier_copies {
 
   std::vector<object> objects;
   uint64_t bytes = 0;
+  /// They come from a tier below.
+  bool are_promoted = false;
 };
 
 /// What happens to the batches of a tiered store: shared by the store, its threads and the
@@ -208,9 +213,12 @@ public:
   /// Writes copies to their tiers, in the background.
   void write_copies(const tier_order& tiers, std::vector<tier_copies> copies);
 
-  /// Takes the bytes of objects from a tier's budget, as far as it reaches.
+  /// Takes the bytes of objects from a tier's budget, as far as it reaches. The others are counted.
   /// @returns the number of objects, from the first on
   size_t take_budget(tier_state& tier, std::span<const page_write> objects);
+
+  /// Counts bytes that a tier has stored, and gives its budget those back that it has not.
+  void end_write(tier_state& tier, uint64_t stored, uint64_t failed);
 
   // -- figures ------------------------------------------------------------------
 
@@ -296,6 +304,8 @@ private:
   uint64_t last_id_ = 0;
   std::vector<std::span<std::byte>> memory_;
   std::unordered_map<batch_number, batch_ptr> batches_;
+  /// FIFO: a batch waits only until its list and those before it are made. What takes long are the
+  /// calls, whose order is the tiers' own.
   std::deque<batch_ptr> waiting_;
   batch_number last_number_ = 0;
   uint64_t last_serial_ = 0;

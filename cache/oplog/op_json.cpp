@@ -2,26 +2,28 @@
 
 #include <absl/strings/escaping.h>
 
-#include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <limits>
 #include <memory>
-#include <span>
 
 namespace hicache::op_json {
 
 namespace {
 
-template <class Integer>
-void write_list(std::string& text, const std::vector<Integer>& list) {
+/// Writes a list; `write_one` writes an element.
+template <class List, class Write>
+void write_list(std::string& text, const List& list, Write write_one) {
   auto separator = '[';
-  for (const auto x : list) {
+  for (const auto& x : list) {
     text += separator;
-    write(text, x);
+    write_one(text, x);
     separator = ',';
   }
   text += list.empty() ? "[]" : "]";
+}
+
+template <class Integer>
+void write_numbers(std::string& text, const std::vector<Integer>& list) {
+  write_list(text, list, write<Integer>);
 }
 
 /// Decodes the bytes of {"hex": "..."}.
@@ -188,40 +190,32 @@ void write(std::string& text, const eviction_policy_ptr& value) {
 }
 
 void write(std::string& text, const token_buffer& value) {
-  write_list(text, *value);
+  write_numbers(text, *value);
 }
 
 void write(std::string& text, const std::vector<int64_t>& value) {
-  write_list(text, value);
+  write_numbers(text, value);
 }
 
 void write(std::string& text, const std::vector<page_list>& value) {
-  auto separator = '[';
-  for (const auto& pages : value) {
-    text += separator;
+  write_list(text, value, [](std::string& to, const page_list& pages) {
     if (pages)
-      write_list(text, *pages);
+      write_numbers(to, *pages);
     else
-      text += "null";
-    separator = ',';
-  }
-  text += value.empty() ? "[]" : "]";
+      to += "null";
+  });
 }
 
 void write(std::string& text, const std::vector<fetch_fact>& value) {
-  auto separator = '[';
-  for (const auto& fetch : value) {
-    text += separator;
+  write_list(text, value, [](std::string& to, const fetch_fact& fetch) {
     auto values = std::vector<int64_t>{fetch.arrived, fetch.found, static_cast<int64_t>(fetch.why),
                                        fetch.load_ns, fetch.compute_ns};
     auto above = std::span<const int64_t>{fetch.from_above};
     while (!above.empty() && above.back() == (above.size() > 1 ? above[above.size() - 2] : 0))
       above = above.first(above.size() - 1);
     values.insert(values.end(), above.begin(), above.end());
-    write(text, values);
-    separator = ',';
-  }
-  text += value.empty() ? "[]" : "]";
+    write_numbers(to, values);
+  });
 }
 
 // -- digests, lines, objects ----------------------------------------------------------------------

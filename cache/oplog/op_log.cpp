@@ -6,7 +6,10 @@
 #include "cache/hash/page_names.hpp"
 #include "cache/oplog/op_json.hpp"
 
+#include <array>
 #include <bit>
+#include <concepts>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -17,10 +20,28 @@ namespace {
 using op_json::object_reader;
 using op_json::object_writer;
 
-/// The keys of an entry: `fields` names each once, for reader and writer. The writer's `x` is
-/// const.
-template <class T>
-struct format;
+/// True if T, without const, is one of these.
+template <class T, class... Any>
+concept is = (std::same_as<std::remove_const_t<T>, Any> || ...);
+
+/// The names of a variant's alternatives in the log; that of a variant is not used.
+template <class Variant>
+constexpr auto op_names = nullptr;
+
+template <>
+constexpr auto op_names<tree_operation> = std::to_array<std::string_view>(
+  {"match", "prefetch", "schedule", "load_back", "allocate", "insert", "release", "evict", "pin",
+   "unpin", "open_session", "close_session", "lock", "unlock", "backup", "load_node", "clear"});
+
+template <>
+constexpr auto op_names<op_log_event> = std::to_array<std::string_view>({"options", "", "step",
+                                                                         "change_storage",
+                                                                         "stop_serving"});
+
+static_assert(op_names<tree_operation>.size() == std::variant_size_v<tree_operation>);
+static_assert(op_names<op_log_event>.size() == std::variant_size_v<op_log_event>);
+
+// `fields` names each key of an entry once, for reader and writer. The writer's `x` is const.
 
 template <class Namespace>
 void namespace_fields(auto& f, Namespace& ns) {
@@ -37,224 +58,132 @@ void prefetch_fields(auto& f, auto& x) {
   f.may("prefetch_timeout_max_ns", x.timeout_max, usual.timeout_max);
 }
 
-template <>
-struct format<tree_options> {
-  static constexpr auto name = "options";
-  static void fields(auto& f, auto& x) {
-    f.need("page_size", x.page_size);
-    f.need("device_pages", x.l1_pages);
-    f.need("host_pages", x.l2_pages);
-    f.may("prefetch_reserve_pages", x.prefetch_reserve_pages);
-    f.may("layers", x.layers, 1u);
-    f.need("write_policy", x.write);
-    prefetch_fields(f, x.prefetch);
-    f.need("load_back_threshold_tokens", x.load_back_threshold_tokens);
-    f.may("storage_attached", x.storage_attached);
-    f.may("storage_backend", x.storage_backend);
-    f.may("storage_lends_host", x.storage_exports_l2);
-    f.may("backup_limit_pages", x.backup_limit_pages, UINT64_MAX);
-    f.may("device_low_pages", x.l1_room.low_pages);
-    f.may("device_high_pages", x.l1_room.high_pages);
-    f.need("eviction", x.eviction);
-    f.may("page_order", x.order);
-    f.may("bigram", x.bigram);
-    f.may("pin_budget_pages", x.pin_budget_pages);
-    f.may("pin_refresh", x.pin_refresh);
-    f.may("events", x.events);
-    f.may("join_nodes", x.join_nodes);
-    f.may("share_prefixes", x.share_prefixes, true);
-  }
-};
+void fields(auto& f, is<tree_options> auto& x) {
+  f.need("page_size", x.page_size);
+  f.need("device_pages", x.l1_pages);
+  f.need("host_pages", x.l2_pages);
+  f.may("prefetch_reserve_pages", x.prefetch_reserve_pages);
+  f.may("layers", x.layers, 1u);
+  f.need("write_policy", x.write);
+  prefetch_fields(f, x.prefetch);
+  f.need("load_back_threshold_tokens", x.load_back_threshold_tokens);
+  f.may("storage_attached", x.storage_attached);
+  f.may("storage_backend", x.storage_backend);
+  f.may("storage_lends_host", x.storage_exports_l2);
+  f.may("backup_limit_pages", x.backup_limit_pages, UINT64_MAX);
+  f.may("device_low_pages", x.l1_room.low_pages);
+  f.may("device_high_pages", x.l1_room.high_pages);
+  f.need("eviction", x.eviction);
+  f.may("page_order", x.order);
+  f.may("bigram", x.bigram);
+  f.may("pin_budget_pages", x.pin_budget_pages);
+  f.may("pin_refresh", x.pin_refresh);
+  f.may("events", x.events);
+  f.may("join_nodes", x.join_nodes);
+  f.may("share_prefixes", x.share_prefixes, true);
+}
 
-template <>
-struct format<match_request> {
-  static constexpr auto name = "match";
-  static void fields(auto& f, auto& x) {
-    f.need("request", x.request);
-    namespace_fields(f, x.ns);
-    f.need("tokens", x.tokens);
-    f.need("limit", x.limit);
-    f.may("session", x.session.session);
-    f.may("generation", x.session.generation);
-  }
-};
+void fields(auto& f, is<match_request> auto& x) {
+  f.need("request", x.request);
+  namespace_fields(f, x.ns);
+  f.need("tokens", x.tokens);
+  f.need("limit", x.limit);
+  f.may("session", x.session.session);
+  f.may("generation", x.session.generation);
+}
 
-template <class T>
-struct request_format {
-  static void fields(auto& f, auto& x) { f.need("request", x.request); }
-};
+void fields(auto& f, is<prefetch_request, schedule_request, release_request> auto& x) {
+  f.need("request", x.request);
+}
 
-template <>
-struct format<prefetch_request> : request_format<prefetch_request> {
-  static constexpr auto name = "prefetch";
-};
+void fields(auto& f, is<load_request> auto& x) {
+  f.need("request", x.request);
+  f.may("quota", x.quota_tokens, UINT64_MAX);
+}
 
-template <>
-struct format<schedule_request> : request_format<schedule_request> {
-  static constexpr auto name = "schedule";
-};
+void fields(auto& f, is<allocate_request> auto& x) {
+  f.need("request", x.request);
+  f.need("count", x.tokens);
+}
 
-template <>
-struct format<release_request> : request_format<release_request> {
-  static constexpr auto name = "release";
-};
+void fields(auto& f, is<insert_request> auto& x) {
+  f.need("request", x.request);
+  f.need("tokens", x.tokens);
+  f.may("priority", x.priority);
+  f.may("chunked", x.chunked);
+  f.may("retain_ns", x.retain);
+}
 
-template <>
-struct format<load_request> {
-  static constexpr auto name = "load_back";
-  static void fields(auto& f, auto& x) {
-    f.need("request", x.request);
-    f.may("quota", x.quota_tokens, UINT64_MAX);
-  }
-};
+void fields(auto& f, is<evict_request> auto& x) {
+  f.need("tier", x.tier);
+  f.need("count", x.tokens);
+}
 
-template <>
-struct format<allocate_request> {
-  static constexpr auto name = "allocate";
-  static void fields(auto& f, auto& x) {
-    f.need("request", x.request);
-    f.need("count", x.tokens);
-  }
-};
+void fields(auto& f, is<pin_request> auto& x) {
+  namespace_fields(f, x.ns);
+  f.need("tokens", x.tokens);
+  f.need("ttl_ns", x.ttl);
+}
 
-template <>
-struct format<insert_request> {
-  static constexpr auto name = "insert";
-  static void fields(auto& f, auto& x) {
-    f.need("request", x.request);
-    f.need("tokens", x.tokens);
-    f.may("priority", x.priority);
-    f.may("chunked", x.chunked);
-    f.may("retain_ns", x.retain);
-  }
-};
+void fields(auto& f, is<unpin_request> auto& x) {
+  namespace_fields(f, x.ns);
+  f.need("tokens", x.tokens);
+}
 
-template <>
-struct format<evict_request> {
-  static constexpr auto name = "evict";
-  static void fields(auto& f, auto& x) {
-    f.need("tier", x.tier);
-    f.need("count", x.tokens);
-  }
-};
+void fields(auto& f, is<open_session_request> auto& x) {
+  f.need("session", x.session);
+  f.may("streaming", x.streaming);
+}
 
-template <>
-struct format<pin_request> {
-  static constexpr auto name = "pin";
-  static void fields(auto& f, auto& x) {
-    namespace_fields(f, x.ns);
-    f.need("tokens", x.tokens);
-    f.need("ttl_ns", x.ttl);
-  }
-};
+void fields(auto& f, is<close_session_request> auto& x) {
+  f.need("session", x.session.session);
+  f.need("generation", x.session.generation);
+}
 
-template <>
-struct format<unpin_request> {
-  static constexpr auto name = "unpin";
-  static void fields(auto& f, auto& x) {
-    namespace_fields(f, x.ns);
-    f.need("tokens", x.tokens);
-  }
-};
+void fields(auto& f, is<lock_request, unlock_request, write_request> auto& x) {
+  f.need("node", x.node);
+}
 
-template <>
-struct format<open_session_request> {
-  static constexpr auto name = "open_session";
-  static void fields(auto& f, auto& x) {
-    f.need("session", x.session);
-    f.may("streaming", x.streaming);
-  }
-};
+void fields(auto& f, is<load_node_request> auto& x) {
+  f.need("node", x.node);
+  f.may("quota", x.quota_tokens, UINT64_MAX);
+}
 
-template <>
-struct format<close_session_request> {
-  static constexpr auto name = "close_session";
-  static void fields(auto& f, auto& x) {
-    f.need("session", x.session.session);
-    f.need("generation", x.session.generation);
-  }
-};
+void fields(auto& f, is<applied_step> auto& x) {
+  f.need("writes_done", x.facts.writes_done);
+  f.need("loads_done", x.facts.loads_done);
+  f.may("write_failed", x.facts.write_failed);
+  f.may("load_failed", x.facts.load_failed);
+  f.need("now_ns", x.facts.now_ns);
+  f.may("backups", x.facts.backups);
+  f.may("fetches", x.facts.fetches);
+  f.may("next_fetch", x.facts.next_fetch, step_facts::no_fetch);
+  f.may("loss_age_ns", x.facts.loss_age_ns, step_facts::no_loss);
+  f.may("arrived", x.arrived);
+}
 
-template <class T>
-struct node_format {
-  static void fields(auto& f, auto& x) { f.need("node", x.node); }
-};
+void fields(auto& f, is<storage_change> auto& x) {
+  f.need("what", x.what);
+  f.may("backend", x.backend);
+  prefetch_fields(f, x.prefetch);
+  f.may("lends_host", x.exports_l2);
+}
 
-template <>
-struct format<lock_request> : node_format<lock_request> {
-  static constexpr auto name = "lock";
-};
-
-template <>
-struct format<unlock_request> : node_format<unlock_request> {
-  static constexpr auto name = "unlock";
-};
-
-template <>
-struct format<write_request> : node_format<write_request> {
-  static constexpr auto name = "backup";
-};
-
-template <>
-struct format<load_node_request> {
-  static constexpr auto name = "load_node";
-  static void fields(auto& f, auto& x) {
-    f.need("node", x.node);
-    f.may("quota", x.quota_tokens, UINT64_MAX);
-  }
-};
-
-template <>
-struct format<clear_request> {
-  static constexpr auto name = "clear";
-  static void fields(auto&, auto&) {}
-};
-
-template <>
-struct format<applied_step> {
-  static constexpr auto name = "step";
-  static void fields(auto& f, auto& x) {
-    f.need("writes_done", x.facts.writes_done);
-    f.need("loads_done", x.facts.loads_done);
-    f.may("write_failed", x.facts.write_failed);
-    f.may("load_failed", x.facts.load_failed);
-    f.need("now_ns", x.facts.now_ns);
-    f.may("backups", x.facts.backups);
-    f.may("fetches", x.facts.fetches);
-    f.may("next_fetch", x.facts.next_fetch, step_facts::no_fetch);
-    f.may("loss_age_ns", x.facts.loss_age_ns, step_facts::no_loss);
-    f.may("arrived", x.arrived);
-  }
-};
-
-template <>
-struct format<storage_change> {
-  static constexpr auto name = "change_storage";
-  static void fields(auto& f, auto& x) {
-    f.need("what", x.what);
-    f.may("backend", x.backend);
-    prefetch_fields(f, x.prefetch);
-    f.may("lends_host", x.exports_l2);
-  }
-};
-
-template <>
-struct format<serving_stopped> {
-  static constexpr auto name = "stop_serving";
-  static void fields(auto&, auto&) {}
-};
+void fields(auto&, is<clear_request, serving_stopped> auto&) {}
 
 // -- writing ------------------------------------------------------------------
 
-template <class T>
-void write_fields(object_writer& writer, const T& event) {
-  writer.need("op", std::string{format<T>::name});
-  format<T>::fields(writer, event);
-}
-
-template <>
-void write_fields(object_writer& writer, const tree_operation& operation) {
-  std::visit([&](const auto& x) { write_fields(writer, x); }, operation);
+template <class Variant>
+void write_event(object_writer& writer, const Variant& event) {
+  const auto write = [&](const auto& x) {
+    if constexpr (is<decltype(x), const tree_operation&>) {
+      write_event(writer, x);
+    } else {
+      writer.need("op", std::string{op_names<Variant>[event.index()]});
+      fields(writer, x);
+    }
+  };
+  std::visit(write, event);
 }
 
 // -- reading ------------------------------------------------------------------
@@ -269,9 +198,9 @@ bool read_event(std::string_view op, object_reader& reader, op_log_event& event)
     if constexpr (std::is_same_v<alternative, tree_operation>) {
       if (read_event<tree_operation>(op, reader, event))
         return true;
-    } else if (op == format<alternative>::name) {
+    } else if (op == op_names<Variant>[I]) {
       auto value = alternative{};
-      format<alternative>::fields(reader, value);
+      fields(reader, value);
       if constexpr (std::is_same_v<Variant, tree_operation>)
         event = tree_operation{std::move(value)};
       else
@@ -307,7 +236,7 @@ error at_line(uint64_t line, const error& err) {
 
 std::string to_line(const op_log_entry& entry) {
   auto writer = object_writer{};
-  std::visit([&](const auto& x) { write_fields(writer, x); }, entry.event);
+  write_event(writer, entry.event);
   if (entry.digest)
     writer.need("digest", digest_to_text(*entry.digest));
   return writer.finish();
@@ -356,8 +285,16 @@ result<uint64_t> op_log_player::play(const op_log_entry& entry) {
     return tl::unexpected{
       at_line(line_, {ec::invalid_argument, is_options ? "options after the first line"
                                                        : "the first line of a log holds options"})};
-  HICACHE_TRY(std::visit([this](const auto& x) { return perform(x); }, entry.event)
-                .map_error([this](const error& why) { return at_line(line_, why); }));
+  if (const auto* step = std::get_if<applied_step>(&entry.event))
+    HICACHE_TRY(check(*step).map_error([this](const error& why) { return at_line(line_, why); }));
+  std::visit(overloaded{
+               [this](const tree_options& x) { cache_ = std::make_unique<prefix_cache>(x); },
+               [this](const tree_operation& x) { static_cast<void>(apply(*cache_, x)); },
+               [this](const applied_step& x) { perform(x); },
+               [this](const storage_change& x) { cache_->change_storage(x); },
+               [this](const serving_stopped&) { cache_->stop_serving(); },
+             },
+             entry.event);
   take_effects();
   const auto digest = cache_->digest();
   if (entry.digest && *entry.digest != digest)
@@ -367,19 +304,7 @@ result<uint64_t> op_log_player::play(const op_log_entry& entry) {
   return digest;
 }
 
-result<void> op_log_player::perform(const tree_options& options) {
-  cache_ = std::make_unique<prefix_cache>(options);
-  return {};
-}
-
-result<void> op_log_player::perform(const tree_operation& operation) {
-  // An operation that fails also failed in the recording.
-  static_cast<void>(apply(*cache_, operation));
-  return {};
-}
-
-result<void> op_log_player::perform(const applied_step& step) {
-  HICACHE_TRY(check(step));
+void op_log_player::perform(const applied_step& step) {
   const auto backing_up = cache_->backing_up();
   for (auto i = size_t{0}; i < backing_up.size(); ++i)
     if (step.facts.backups[i] >= 0)
@@ -394,17 +319,6 @@ result<void> op_log_player::perform(const applied_step& step) {
   }
   known_ = step.facts;
   cache_->step(step.facts, step.arrived);
-  return {};
-}
-
-result<void> op_log_player::perform(const storage_change& change) {
-  cache_->change_storage(change);
-  return {};
-}
-
-result<void> op_log_player::perform(const serving_stopped&) {
-  cache_->stop_serving();
-  return {};
 }
 
 result<void> op_log_player::check(const applied_step& step) const {

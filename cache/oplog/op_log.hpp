@@ -72,11 +72,7 @@ public:
   const prefix_cache* cache() const noexcept { return cache_.get(); }
 
 private:
-  result<void> perform(const tree_options& options);
-  result<void> perform(const tree_operation& operation);
-  result<void> perform(const applied_step& step);
-  result<void> perform(const storage_change& change);
-  result<void> perform(const serving_stopped& stop);
+  void perform(const applied_step& step);
 
   /// Returns an error if this step is impossible in the current state.
   result<void> check(const applied_step& step) const;

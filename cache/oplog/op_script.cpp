@@ -32,45 +32,90 @@ result<std::chrono::nanoseconds> to_time(double seconds, const char* key) {
   return std::chrono::nanoseconds{std::llround(seconds * 1e9)};
 }
 
+struct prefix {
+  cache_namespace ns;
+  token_buffer tokens;
+};
+
+void read_prefix(object_reader& reader, prefix& to) {
+  reader.need("tokens", to.tokens);
+  reader.may("extra_key", to.ns.extra_key);
+  reader.may("salt", to.ns.salt);
+}
+
 } // namespace
 
 struct op_script::impl {
   using outcome = result<answer>;
   using handler = outcome (impl::*)(object_reader& reader);
 
-  // -- operations: each reads its keys, then acts -----------------------------
+  // -- one line ---------------------------------------------------------------
 
-  outcome config(object_reader& reader);
-  outcome match(object_reader& reader);
-  outcome insert(object_reader& reader);
-  outcome evict_l1(object_reader& reader) { return evict(reader, cache_tier::l1); }
-  outcome evict_l2(object_reader& reader) { return evict(reader, cache_tier::l2); }
-  outcome evict(object_reader& reader, cache_tier tier);
-  outcome lock(object_reader& reader);
-  outcome unlock(object_reader& reader);
-  outcome backup(object_reader& reader);
-  outcome load_back(object_reader& reader);
-  outcome pin(object_reader& reader);
-  outcome unpin(object_reader& reader);
-  outcome tick(object_reader& reader);
-  outcome stats(object_reader& reader);
-  outcome tree(object_reader& reader);
-  outcome events(object_reader& reader);
-  outcome digest(object_reader& reader);
-  outcome reset(object_reader& reader);
+  static handler find(std::string_view op) {
+    static const auto handlers = std::map<std::string_view, handler>{
+      {"config", &impl::config},  {"match", &impl::match},         {"insert", &impl::insert},
+      {"evict", &impl::evict_l1}, {"evict_host", &impl::evict_l2}, {"lock", &impl::lock},
+      {"unlock", &impl::unlock},  {"backup", &impl::backup},       {"load_back", &impl::load_back},
+      {"pin", &impl::pin},        {"unpin", &impl::unpin},         {"tick", &impl::tick},
+      {"stats", &impl::stats},    {"tree", &impl::tree},           {"events", &impl::events},
+      {"digest", &impl::digest},  {"reset", &impl::reset}};
+    const auto i = handlers.find(op);
+    return i == handlers.end() ? nullptr : i->second;
+  }
 
-  static handler find(std::string_view op);
+  outcome perform(const json& object) {
+    auto reader = object_reader{object};
+    auto op = std::string{};
+    reader.need("op", op);
+    reader.ignore("case");
+    reader.ignore("expect");
+    const auto handle = find(op);
+    if (handle == nullptr) {
+      if (!object.contains("op"))
+        return fail(ec::invalid_argument, "key 'op' is missing");
+      return fail(ec::invalid_argument, "there is no op '" + op + "'");
+    }
+    if (!cache && handle != &impl::config)
+      return fail(ec::invalid_argument, "the first op is 'config'");
+    return (this->*handle)(reader);
+  }
 
-  outcome perform(const json& object);
+  // -- copies -----------------------------------------------------------------
 
-  // -- parts of operations ----------------------------------------------------
+  /// @returns whether a copy began.
+  bool take_effects() {
+    auto any = false;
+    for (const auto& effect : cache->take_effects()) {
+      if (const auto* write = std::get_if<write_command>(&effect)) {
+        facts.writes_done = write->id;
+        written_tokens += tokens_of(write->l2_pages->size());
+        any = true;
+      } else if (const auto* load = std::get_if<load_command>(&effect)) {
+        facts.loads_done = load->id;
+        loaded_tokens += tokens_of(load->l2_pages->size());
+        any = true;
+      }
+    }
+    return any;
+  }
 
-  /// Creates a new cache.
-  void begin();
-  /// Reads `node`, or finds the node at the end of the cached prefix of `tokens`.
-  result<node_id> read_node(object_reader& reader);
-  token_buffer whole_pages_of(const token_buffer& tokens) const;
-  result<match_result> peek(const cache_namespace& ns, const token_buffer& tokens);
+  /// Lets all copies finish. @returns whether there were any.
+  bool settle() {
+    auto any = false;
+    while (take_effects() || cache->in_flight()) {
+      any = true;
+      cache->step(facts, {});
+    }
+    return any;
+  }
+
+  /// Does so after an operation.
+  template <class Answer>
+  result<Answer> settled(result<Answer> of) {
+    settle();
+    return of;
+  }
+
   /// Retries until there is room: under write_back pages may first have to be written to L2, and
   /// each round that begins a copy frees some.
   template <class Call>
@@ -80,18 +125,251 @@ struct op_script::impl {
       answered = call();
     return answered;
   }
-  /// Lets all copies finish. @returns whether there were any.
-  bool settle();
-  /// Does so after an operation.
-  template <class Answer>
-  result<Answer> settled(result<Answer> of) {
-    settle();
-    return of;
+
+  // -- the cache --------------------------------------------------------------
+
+  outcome config(object_reader& reader) {
+    auto wanted = tree_options{};
+    auto l1_tokens = uint64_t{};
+    auto l2_tokens = uint64_t{};
+    auto budget_tokens = uint64_t{};
+    reader.may("page_size", wanted.page_size, 1u);
+    reader.may("eviction", wanted.eviction, lru_policy());
+    reader.may("write_policy", wanted.write);
+    reader.may("device_tokens", l1_tokens, uint64_t{65536});
+    reader.may("host_tokens", l2_tokens, uint64_t{131072});
+    reader.may("bigram", wanted.bigram);
+    reader.may("events", wanted.events);
+    reader.may("share_prefixes", wanted.share_prefixes, true);
+    reader.may("pin_budget_tokens", budget_tokens, UINT64_MAX);
+    HICACHE_TRY(reader.finish());
+    const auto page_size = uint64_t{wanted.page_size};
+    if (!std::has_single_bit(page_size) || page_size > 4096)
+      return fail(ec::invalid_argument, "key 'page_size' is not a power of two from 1 to 4096");
+    const auto pages_max = std::to_string(tier_pages_max);
+    if (l1_tokens % page_size != 0 || l1_tokens == 0 || l1_tokens / page_size > tier_pages_max)
+      return fail(ec::invalid_argument,
+                  "key 'device_tokens' is not a multiple of page_size, from 1 to " + pages_max
+                    + " pages");
+    if (l2_tokens % page_size != 0 || l2_tokens / page_size > tier_pages_max)
+      return fail(ec::invalid_argument,
+                  "key 'host_tokens' is not a multiple of page_size, from 0 to " + pages_max
+                    + " pages");
+    wanted.l1_pages = static_cast<uint32_t>(l1_tokens / page_size);
+    wanted.l2_pages = static_cast<uint32_t>(l2_tokens / page_size);
+    wanted.pin_budget_pages = budget_tokens == UINT64_MAX
+                                ? std::max(wanted.l1_pages, wanted.l2_pages) / 4
+                                : budget_tokens / page_size;
+    options = wanted;
+    begin();
+    return answer::object();
   }
-  /// @returns whether a copy began.
-  bool take_effects();
-  uint64_t free_tokens(cache_tier tier) const;
+
+  /// Creates a new cache.
+  void begin() {
+    cache = std::make_unique<prefix_cache>(options);
+    facts = {};
+    written_tokens = 0;
+    loaded_tokens = 0;
+    take_effects();
+  }
+
+  outcome reset(object_reader& reader) {
+    HICACHE_TRY(reader.finish());
+    begin();
+    return answer::object();
+  }
+
+  outcome tick(object_reader& reader) {
+    auto seconds = double{};
+    reader.need("seconds", seconds);
+    HICACHE_TRY(reader.finish());
+    const auto time = HICACHE_TRY(to_time(seconds, "seconds"));
+    if (INT64_MAX - facts.now_ns < time.count())
+      return fail(ec::limit_reached, "the clock of a script ends after 292 years");
+    facts.now_ns += time.count();
+    cache->step(facts, {});
+    settle();
+    return answer::object();
+  }
+
+  // -- prefixes ---------------------------------------------------------------
+
+  result<match_result> peek(const cache_namespace& ns, const token_buffer& tokens) {
+    auto matched = cache->match({the_request, ns, tokens, tokens->size(), {}});
+    if (matched)
+      HICACHE_TRY(cache->release(the_request));
+    return matched;
+  }
+
+  outcome match(object_reader& reader) {
+    auto wanted = prefix{};
+    read_prefix(reader, wanted);
+    HICACHE_TRY(reader.finish());
+    const auto matched = HICACHE_TRY(settled(peek(wanted.ns, wanted.tokens)));
+    return answer{
+      {"device", matched.l1_tokens}, {"host", matched.l2_tokens}, {"node", matched.node}};
+  }
+
+  /// Partial pages are not cached, so a script needs no room for them. Bigrams overlap: the last
+  /// pair of a page extends one token beyond it.
+  token_buffer whole_pages_of(const token_buffer& tokens) const {
+    const auto overlap = options.bigram ? size_t{1} : size_t{0};
+    const auto units = tokens->size() - std::min(tokens->size(), overlap);
+    const auto whole = units / options.page_size * options.page_size;
+    const auto count = static_cast<ptrdiff_t>(whole == 0 ? 0 : whole + overlap);
+    return std::make_shared<const std::vector<token_id>>(tokens->begin(), tokens->begin() + count);
+  }
+
+  outcome insert(object_reader& reader) {
+    auto wanted = prefix{};
+    auto request = insert_request{};
+    read_prefix(reader, wanted);
+    reader.may("priority", request.priority);
+    HICACHE_TRY(reader.finish());
+    request.request = the_request;
+    request.tokens = whole_pages_of(wanted.tokens);
+    const auto computed = request.tokens->size();
+    const auto matched = HICACHE_TRY(
+      cache->match({the_request, wanted.ns, wanted.tokens, wanted.tokens->size(), {}}));
+    const auto inserted = with_room([&] {
+                            return cache->allocate({the_request, computed});
+                          }).and_then([&](const auto&) { return cache->insert(request); });
+    const auto released = settled(cache->release(the_request));
+    const auto end = HICACHE_TRY(inserted);
+    HICACHE_TRY(released);
+    return answer{{"prefix", matched.l1_tokens + matched.l2_tokens}, {"node", end.node}};
+  }
+
+  outcome pin(object_reader& reader) {
+    auto wanted = prefix{};
+    auto ttl = double{};
+    read_prefix(reader, wanted);
+    reader.need("ttl", ttl);
+    HICACHE_TRY(reader.finish());
+    const auto time = HICACHE_TRY(to_time(ttl, "ttl"));
+    const auto pinned = HICACHE_TRY(settled(cache->pin({wanted.ns, wanted.tokens, time})));
+    return answer{{"pinned", pinned.tokens}};
+  }
+
+  outcome unpin(object_reader& reader) {
+    auto wanted = prefix{};
+    read_prefix(reader, wanted);
+    HICACHE_TRY(reader.finish());
+    const auto left = HICACHE_TRY(settled(cache->unpin({wanted.ns, wanted.tokens})));
+    return answer{{"pinned", left.tokens}};
+  }
+
+  // -- room -------------------------------------------------------------------
+
   uint64_t tokens_of(uint64_t pages) const { return pages * options.page_size; }
+
+  uint64_t free_tokens(cache_tier tier) const {
+    const auto now = cache->stats();
+    return tokens_of(tier == cache_tier::l1 ? now.l1_free : now.l2_free);
+  }
+
+  outcome evict(object_reader& reader, cache_tier tier) {
+    auto wanted = uint64_t{};
+    reader.need("tokens", wanted);
+    HICACHE_TRY(reader.finish());
+    // Under write_back, pages are written first and freed by the step; pages whose write found no
+    // room are not. So this counts the pages that are free in the end.
+    const auto before = free_tokens(tier);
+    auto freed = uint64_t{0};
+    for (auto goes_on = true; goes_on && freed < wanted;) {
+      const auto evicted = HICACHE_TRY(settled(cache->evict({tier, wanted - freed})));
+      const auto now_freed = free_tokens(tier) - before;
+      goes_on = evicted.writing_tokens > 0 && now_freed > freed;
+      freed = now_freed;
+    }
+    return answer{{"evicted", freed}};
+  }
+
+  outcome evict_l1(object_reader& reader) { return evict(reader, cache_tier::l1); }
+
+  outcome evict_l2(object_reader& reader) { return evict(reader, cache_tier::l2); }
+
+  // -- nodes ------------------------------------------------------------------
+
+  /// Reads `node`, or finds the node at the end of the cached prefix of `tokens`.
+  result<node_id> read_node(object_reader& reader) {
+    auto node = node_id{};
+    auto wanted = prefix{};
+    reader.may("node", node);
+    reader.may("tokens", wanted.tokens);
+    reader.may("extra_key", wanted.ns.extra_key);
+    reader.may("salt", wanted.ns.salt);
+    if ((node == 0) == (wanted.tokens == nullptr))
+      reader.complain("expected either key 'node' or key 'tokens'");
+    HICACHE_TRY(reader.finish());
+    if (!wanted.tokens)
+      return node;
+    return peek(wanted.ns, wanted.tokens).map([](const match_result& x) { return x.node; });
+  }
+
+  outcome lock(object_reader& reader) {
+    return read_node(reader)
+      .and_then([this](node_id node) { return cache->lock(node); })
+      .map(op_json::show_locks);
+  }
+
+  outcome unlock(object_reader& reader) {
+    return read_node(reader)
+      .and_then([this](node_id node) { return cache->unlock(node); })
+      .map(op_json::show_locks);
+  }
+
+  outcome backup(object_reader& reader) {
+    const auto written = HICACHE_TRY(
+      settled(read_node(reader).and_then([this](node_id node) { return cache->backup(node); })));
+    return answer{{"written", written.written_tokens}};
+  }
+
+  outcome load_back(object_reader& reader) {
+    auto request = load_node_request{};
+    reader.may("quota", request.quota_tokens, UINT64_MAX);
+    const auto loaded = HICACHE_TRY(settled(read_node(reader).and_then([&](node_id node) {
+      request.node = node;
+      return with_room([&] { return cache->load_node(request); });
+    })));
+    return answer{{"loaded", loaded.loading_tokens}};
+  }
+
+  // -- looking ----------------------------------------------------------------
+
+  outcome stats(object_reader& reader) {
+    HICACHE_TRY(reader.finish());
+    const auto now = cache->stats();
+    return answer{{"evictable", tokens_of(now.l1_evictable)},
+                  {"protected", tokens_of(now.l1_protected)},
+                  {"device_used", tokens_of(options.l1_pages - now.l1_free)},
+                  {"host_used", tokens_of(now.l2_used)},
+                  {"nodes", now.nodes},
+                  {"device_free", tokens_of(now.l1_free)},
+                  {"host_free", tokens_of(now.l2_free)},
+                  {"pinned", tokens_of(now.pinned)},
+                  {"written", written_tokens},
+                  {"loaded", loaded_tokens}};
+  }
+
+  outcome tree(object_reader& reader) {
+    HICACHE_TRY(reader.finish());
+    return op_json::show_nodes(cache->nodes());
+  }
+
+  outcome events(object_reader& reader) {
+    HICACHE_TRY(reader.finish());
+    auto list = answer::array();
+    for (const auto& event : name_events(cache->take_changes()))
+      list.push_back(op_json::show_event(event));
+    return answer{{"events", std::move(list)}};
+  }
+
+  outcome digest(object_reader& reader) {
+    HICACHE_TRY(reader.finish());
+    return answer{{"digest", op_json::to_hex(cache->digest())}};
+  }
 
   tree_options options;
   std::unique_ptr<prefix_cache> cache;
@@ -99,8 +377,6 @@ struct op_script::impl {
   uint64_t written_tokens = 0;
   uint64_t loaded_tokens = 0;
 };
-
-// -- one line -------------------------------------------------------------------
 
 op_script::op_script() : impl_(std::make_unique<impl>()) {}
 
@@ -118,310 +394,6 @@ result<std::string> op_script::run(std::string_view line) {
                      {"message", outcome.error().detail.empty() ? sentence(outcome.error().code)
                                                                 : outcome.error().detail}};
   return outcome->dump(-1, ' ', false, answer::error_handler_t::replace);
-}
-
-op_script::impl::handler op_script::impl::find(std::string_view op) {
-  static const auto handlers = std::map<std::string_view, handler>{
-    {"config", &impl::config},  {"match", &impl::match},         {"insert", &impl::insert},
-    {"evict", &impl::evict_l1}, {"evict_host", &impl::evict_l2}, {"lock", &impl::lock},
-    {"unlock", &impl::unlock},  {"backup", &impl::backup},       {"load_back", &impl::load_back},
-    {"pin", &impl::pin},        {"unpin", &impl::unpin},         {"tick", &impl::tick},
-    {"stats", &impl::stats},    {"tree", &impl::tree},           {"events", &impl::events},
-    {"digest", &impl::digest},  {"reset", &impl::reset}};
-  const auto i = handlers.find(op);
-  return i == handlers.end() ? nullptr : i->second;
-}
-
-op_script::impl::outcome op_script::impl::perform(const json& object) {
-  auto reader = object_reader{object};
-  auto op = std::string{};
-  reader.need("op", op);
-  reader.ignore("case");
-  reader.ignore("expect");
-  const auto handle = find(op);
-  if (handle == nullptr) {
-    if (!object.contains("op"))
-      return fail(ec::invalid_argument, "key 'op' is missing");
-    return fail(ec::invalid_argument, "there is no op '" + op + "'");
-  }
-  if (!cache && handle != &impl::config)
-    return fail(ec::invalid_argument, "the first op is 'config'");
-  return (this->*handle)(reader);
-}
-
-// -- the cache --------------------------------------------------------------------
-
-op_script::impl::outcome op_script::impl::config(object_reader& reader) {
-  auto wanted = tree_options{};
-  auto l1_tokens = uint64_t{};
-  auto l2_tokens = uint64_t{};
-  auto budget_tokens = uint64_t{};
-  reader.may("page_size", wanted.page_size, 1u);
-  reader.may("eviction", wanted.eviction, lru_policy());
-  reader.may("write_policy", wanted.write);
-  reader.may("device_tokens", l1_tokens, uint64_t{65536});
-  reader.may("host_tokens", l2_tokens, uint64_t{131072});
-  reader.may("bigram", wanted.bigram);
-  reader.may("events", wanted.events);
-  reader.may("share_prefixes", wanted.share_prefixes, true);
-  reader.may("pin_budget_tokens", budget_tokens, UINT64_MAX);
-  HICACHE_TRY(reader.finish());
-  const auto page_size = uint64_t{wanted.page_size};
-  if (!std::has_single_bit(page_size) || page_size > 4096)
-    return fail(ec::invalid_argument, "key 'page_size' is not a power of two from 1 to 4096");
-  const auto pages_max = std::to_string(tier_pages_max);
-  if (l1_tokens % page_size != 0 || l1_tokens == 0 || l1_tokens / page_size > tier_pages_max)
-    return fail(ec::invalid_argument,
-                "key 'device_tokens' is not a multiple of page_size, from 1 to " + pages_max
-                  + " pages");
-  if (l2_tokens % page_size != 0 || l2_tokens / page_size > tier_pages_max)
-    return fail(ec::invalid_argument, "key 'host_tokens' is not a multiple of page_size, from 0 to "
-                                        + pages_max + " pages");
-  wanted.l1_pages = static_cast<uint32_t>(l1_tokens / page_size);
-  wanted.l2_pages = static_cast<uint32_t>(l2_tokens / page_size);
-  wanted.pin_budget_pages = budget_tokens == UINT64_MAX
-                              ? std::max(wanted.l1_pages, wanted.l2_pages) / 4
-                              : budget_tokens / page_size;
-  options = wanted;
-  begin();
-  return answer::object();
-}
-
-void op_script::impl::begin() {
-  cache = std::make_unique<prefix_cache>(options);
-  facts = {};
-  written_tokens = 0;
-  loaded_tokens = 0;
-  take_effects();
-}
-
-op_script::impl::outcome op_script::impl::reset(object_reader& reader) {
-  HICACHE_TRY(reader.finish());
-  begin();
-  return answer::object();
-}
-
-op_script::impl::outcome op_script::impl::tick(object_reader& reader) {
-  auto seconds = double{};
-  reader.need("seconds", seconds);
-  HICACHE_TRY(reader.finish());
-  const auto time = HICACHE_TRY(to_time(seconds, "seconds"));
-  if (INT64_MAX - facts.now_ns < time.count())
-    return fail(ec::limit_reached, "the clock of a script ends after 292 years");
-  facts.now_ns += time.count();
-  cache->step(facts, {});
-  settle();
-  return answer::object();
-}
-
-// -- prefixes -----------------------------------------------------------------
-
-namespace {
-
-struct prefix {
-  cache_namespace ns;
-  token_buffer tokens;
-};
-
-void read_prefix(object_reader& reader, prefix& to) {
-  reader.need("tokens", to.tokens);
-  reader.may("extra_key", to.ns.extra_key);
-  reader.may("salt", to.ns.salt);
-}
-
-} // namespace
-
-result<match_result> op_script::impl::peek(const cache_namespace& ns, const token_buffer& tokens) {
-  auto matched = cache->match({the_request, ns, tokens, tokens->size(), {}});
-  if (matched)
-    HICACHE_TRY(cache->release(the_request));
-  return matched;
-}
-
-op_script::impl::outcome op_script::impl::match(object_reader& reader) {
-  auto wanted = prefix{};
-  read_prefix(reader, wanted);
-  HICACHE_TRY(reader.finish());
-  const auto matched = HICACHE_TRY(settled(peek(wanted.ns, wanted.tokens)));
-  return answer{{"device", matched.l1_tokens}, {"host", matched.l2_tokens}, {"node", matched.node}};
-}
-
-/// Partial pages are not cached, so a script needs no room for them. Bigrams overlap: the last pair
-/// of a page extends one token beyond it.
-token_buffer op_script::impl::whole_pages_of(const token_buffer& tokens) const {
-  const auto overlap = options.bigram ? size_t{1} : size_t{0};
-  const auto units = tokens->size() - std::min(tokens->size(), overlap);
-  const auto whole = units / options.page_size * options.page_size;
-  const auto count = static_cast<ptrdiff_t>(whole == 0 ? 0 : whole + overlap);
-  return std::make_shared<const std::vector<token_id>>(tokens->begin(), tokens->begin() + count);
-}
-
-op_script::impl::outcome op_script::impl::insert(object_reader& reader) {
-  auto wanted = prefix{};
-  auto request = insert_request{};
-  read_prefix(reader, wanted);
-  reader.may("priority", request.priority);
-  HICACHE_TRY(reader.finish());
-  request.request = the_request;
-  request.tokens = whole_pages_of(wanted.tokens);
-  const auto computed = request.tokens->size();
-  const auto matched
-    = HICACHE_TRY(cache->match({the_request, wanted.ns, wanted.tokens, wanted.tokens->size(), {}}));
-  const auto inserted = with_room([&] {
-                          return cache->allocate({the_request, computed});
-                        }).and_then([&](const auto&) { return cache->insert(request); });
-  const auto released = settled(cache->release(the_request));
-  const auto end = HICACHE_TRY(inserted);
-  HICACHE_TRY(released);
-  return answer{{"prefix", matched.l1_tokens + matched.l2_tokens}, {"node", end.node}};
-}
-
-op_script::impl::outcome op_script::impl::pin(object_reader& reader) {
-  auto wanted = prefix{};
-  auto ttl = double{};
-  read_prefix(reader, wanted);
-  reader.need("ttl", ttl);
-  HICACHE_TRY(reader.finish());
-  const auto time = HICACHE_TRY(to_time(ttl, "ttl"));
-  const auto pinned = HICACHE_TRY(settled(cache->pin({wanted.ns, wanted.tokens, time})));
-  return answer{{"pinned", pinned.tokens}};
-}
-
-op_script::impl::outcome op_script::impl::unpin(object_reader& reader) {
-  auto wanted = prefix{};
-  read_prefix(reader, wanted);
-  HICACHE_TRY(reader.finish());
-  const auto left = HICACHE_TRY(settled(cache->unpin({wanted.ns, wanted.tokens})));
-  return answer{{"pinned", left.tokens}};
-}
-
-// -- room -----------------------------------------------------------------------
-
-op_script::impl::outcome op_script::impl::evict(object_reader& reader, cache_tier tier) {
-  auto wanted = uint64_t{};
-  reader.need("tokens", wanted);
-  HICACHE_TRY(reader.finish());
-  // Under write_back, pages are written first and freed by the step; pages whose write found no
-  // room are not. So this counts the pages that are free in the end.
-  const auto before = free_tokens(tier);
-  auto freed = uint64_t{0};
-  for (auto goes_on = true; goes_on && freed < wanted;) {
-    const auto evicted = HICACHE_TRY(settled(cache->evict({tier, wanted - freed})));
-    const auto now_freed = free_tokens(tier) - before;
-    goes_on = evicted.writing_tokens > 0 && now_freed > freed;
-    freed = now_freed;
-  }
-  return answer{{"evicted", freed}};
-}
-
-uint64_t op_script::impl::free_tokens(cache_tier tier) const {
-  const auto now = cache->stats();
-  return tokens_of(tier == cache_tier::l1 ? now.l1_free : now.l2_free);
-}
-
-bool op_script::impl::settle() {
-  auto any = false;
-  while (take_effects() || cache->in_flight()) {
-    any = true;
-    cache->step(facts, {});
-  }
-  return any;
-}
-
-bool op_script::impl::take_effects() {
-  auto any = false;
-  for (const auto& effect : cache->take_effects()) {
-    if (const auto* write = std::get_if<write_command>(&effect)) {
-      facts.writes_done = write->id;
-      written_tokens += tokens_of(write->l2_pages->size());
-      any = true;
-    } else if (const auto* load = std::get_if<load_command>(&effect)) {
-      facts.loads_done = load->id;
-      loaded_tokens += tokens_of(load->l2_pages->size());
-      any = true;
-    }
-  }
-  return any;
-}
-
-// -- nodes ----------------------------------------------------------------------
-
-result<node_id> op_script::impl::read_node(object_reader& reader) {
-  auto node = node_id{};
-  auto wanted = prefix{};
-  reader.may("node", node);
-  reader.may("tokens", wanted.tokens);
-  reader.may("extra_key", wanted.ns.extra_key);
-  reader.may("salt", wanted.ns.salt);
-  if ((node == 0) == (wanted.tokens == nullptr))
-    reader.complain("expected either key 'node' or key 'tokens'");
-  HICACHE_TRY(reader.finish());
-  if (!wanted.tokens)
-    return node;
-  return peek(wanted.ns, wanted.tokens).map([](const match_result& x) { return x.node; });
-}
-
-op_script::impl::outcome op_script::impl::lock(object_reader& reader) {
-  return read_node(reader)
-    .and_then([this](node_id node) { return cache->lock(node); })
-    .map(op_json::show_locks);
-}
-
-op_script::impl::outcome op_script::impl::unlock(object_reader& reader) {
-  return read_node(reader)
-    .and_then([this](node_id node) { return cache->unlock(node); })
-    .map(op_json::show_locks);
-}
-
-op_script::impl::outcome op_script::impl::backup(object_reader& reader) {
-  const auto written = HICACHE_TRY(
-    settled(read_node(reader).and_then([this](node_id node) { return cache->backup(node); })));
-  return answer{{"written", written.written_tokens}};
-}
-
-op_script::impl::outcome op_script::impl::load_back(object_reader& reader) {
-  auto request = load_node_request{};
-  reader.may("quota", request.quota_tokens, UINT64_MAX);
-  const auto loaded = HICACHE_TRY(settled(read_node(reader).and_then([&](node_id node) {
-    request.node = node;
-    return with_room([&] { return cache->load_node(request); });
-  })));
-  return answer{{"loaded", loaded.loading_tokens}};
-}
-
-// -- looking ----------------------------------------------------------------------
-
-op_script::impl::outcome op_script::impl::stats(object_reader& reader) {
-  HICACHE_TRY(reader.finish());
-  const auto now = cache->stats();
-  return answer{{"evictable", tokens_of(now.l1_evictable)},
-                {"protected", tokens_of(now.l1_protected)},
-                {"device_used", tokens_of(options.l1_pages - now.l1_free)},
-                {"host_used", tokens_of(now.l2_used)},
-                {"nodes", now.nodes},
-                {"device_free", tokens_of(now.l1_free)},
-                {"host_free", tokens_of(now.l2_free)},
-                {"pinned", tokens_of(now.pinned)},
-                {"written", written_tokens},
-                {"loaded", loaded_tokens}};
-}
-
-op_script::impl::outcome op_script::impl::tree(object_reader& reader) {
-  HICACHE_TRY(reader.finish());
-  return op_json::show_nodes(cache->nodes());
-}
-
-op_script::impl::outcome op_script::impl::events(object_reader& reader) {
-  HICACHE_TRY(reader.finish());
-  auto list = answer::array();
-  for (const auto& event : name_events(cache->take_changes()))
-    list.push_back(op_json::show_event(event));
-  return answer{{"events", std::move(list)}};
-}
-
-op_script::impl::outcome op_script::impl::digest(object_reader& reader) {
-  HICACHE_TRY(reader.finish());
-  return answer{{"digest", op_json::to_hex(cache->digest())}};
 }
 
 } // namespace hicache

@@ -3,8 +3,6 @@
 #include "base/check.hpp"
 #include "base/overloaded.hpp"
 
-#include <utility>
-
 namespace hicache {
 
 namespace {

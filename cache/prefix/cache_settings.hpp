@@ -27,15 +27,9 @@ struct cache_settings {
 
   /// Inserts along a node from which the write policy demands it in L2, and L3, while it is in L1.
   uint64_t least_hits() const noexcept {
-    switch (options.write) {
-      case write_policy::write_through:
-        return 1;
-      case write_policy::write_through_selective:
-        return 2; // SGLang's default.
-      case write_policy::write_back:
-        return 0;
-    }
-    return 0;
+    if (options.write == write_policy::write_back)
+      return 0;
+    return options.write == write_policy::write_through ? 1 : 2; // 2 is SGLang's default.
   }
 
   /// True if L3 is attached and still the one of that epoch.

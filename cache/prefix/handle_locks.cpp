@@ -19,13 +19,10 @@ result<void> handle_locks::lock(node_id id) {
   if (count_ >= limits::handle_locks)
     return fail(ec::limit_reached, "too many locks are held by node");
   auto& l1_end = node->l1_end();
-  auto held = held_lock{&l1_end, nullptr};
   tree_.lock_l1(l1_end);
-  if (&l1_end != node) {
+  if (&l1_end != node)
     tree_.lock_l2(*node);
-    held.l2_end = node;
-  }
-  locks_[id].push_back(held);
+  locks_[id].push_back({&l1_end, &l1_end != node ? node : nullptr});
   ++count_;
   return {};
 }
@@ -51,9 +48,7 @@ void handle_locks::count_locks(lock_census& census) const {
     HICACHE_CHECK(!list.empty());
     for (const auto& lock : list) {
       ++held;
-      census.add_l1(*lock.l1_end);
-      if (lock.l2_end != nullptr)
-        census.add_l2(*lock.l2_end);
+      census.add(lock.l1_end, lock.l2_end);
     }
   }
   HICACHE_CHECK(held == count_);

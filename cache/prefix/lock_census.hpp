@@ -10,10 +10,11 @@ namespace hicache {
 /// The locks that all holders account for, by node. For checks.
 class lock_census {
 public:
-  /// Counts a lock on the path to `end`.
-  void add_l1(const radix_node& end) { add(l1_, end); }
-
-  void add_l2(const radix_node& end) { add(l2_, end); }
+  /// Counts the locks on the paths to these nodes; null: there is none.
+  void add(const radix_node* l1_end, const radix_node* l2_end) {
+    add(l1_, l1_end);
+    add(l2_, l2_end);
+  }
 
   uint32_t l1_locks(const radix_node& node) const { return count(l1_, node); }
 
@@ -22,8 +23,8 @@ public:
 private:
   using counts = std::map<const radix_node*, uint32_t>;
 
-  static void add(counts& list, const radix_node& end) {
-    for (const auto* node = &end; node != nullptr; node = node->parent())
+  static void add(counts& list, const radix_node* node) {
+    for (; node != nullptr; node = node->parent())
       ++list[node];
   }
 

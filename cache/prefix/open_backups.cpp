@@ -5,7 +5,6 @@
 #include "cache/hash/page_hash.hpp"
 
 #include <algorithm>
-#include <memory>
 
 namespace hicache {
 
@@ -65,7 +64,7 @@ void open_backups::begin(const std::vector<radix_node*>& nodes) {
     pages.insert(pages.end(), node->l2_pages().begin(), node->l2_pages().end());
   }
   waiting_pages_ += pages.size();
-  const auto shared_pages = std::make_shared<const std::vector<page_index>>(std::move(pages));
+  const auto shared_pages = share_pages(std::move(pages));
   backups_.emplace(id, open_backup{&end, shared_pages, settings_.storage_epoch, settings_.now_ns,
                                    bare->is_root() ? nullptr : bare});
   order_.insert(order_.end() - static_cast<ptrdiff_t>(held_), id);
@@ -181,13 +180,8 @@ void open_backups::unlock(const open_backup& backup) {
 // -- checks -------------------------------------------------------------------
 
 void open_backups::count_locks(lock_census& census) const {
-  for (const auto& [id, backup] : backups_) {
-    if (backup.is_in_quarantine)
-      continue;
-    census.add_l2(*backup.end);
-    if (backup.l1_end != nullptr)
-      census.add_l1(*backup.l1_end);
-  }
+  for (const auto& [id, backup] : backups_)
+    census.add(backup.l1_end, backup.end);
 }
 
 void open_backups::check_invariants() const {

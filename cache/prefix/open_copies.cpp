@@ -11,10 +11,6 @@ namespace hicache {
 
 namespace {
 
-page_list share(std::vector<page_index> pages) {
-  return std::make_shared<const std::vector<page_index>>(std::move(pages));
-}
-
 /// True if part of the path is being written to L2 or L3.
 bool is_under_way(radix_node& end) {
   const auto moves
@@ -39,7 +35,8 @@ void open_copies::begin_write(const std::vector<radix_node*>& nodes) {
   }
   tree_.lock_l1(last);
   tree_.lock_l2(last);
-  effects_.emplace_back(write_command{id, share(std::move(l1_pages)), share(std::move(l2_pages))});
+  effects_.emplace_back(
+    write_command{id, share_pages(std::move(l1_pages)), share_pages(std::move(l2_pages))});
 }
 
 /// Takes L2 pages for a node, to be filled by the next write. @returns false if there are none.
@@ -150,7 +147,7 @@ layer_progress_ptr open_copies::load(radix_node& end, std::vector<page_index> pa
   tree_.lock_l1(end);
   tree_.lock_l2(end);
   effects_.push_back(
-    load_command{id, share(std::move(l2_pages)), share(std::move(pages)), progress});
+    load_command{id, share_pages(std::move(l2_pages)), share_pages(std::move(pages)), progress});
   return progress;
 }
 
@@ -268,10 +265,8 @@ void open_copies::fail_load(const queue::copy& load,
 
 void open_copies::count_locks(lock_census& census) const {
   for (const auto* list : {&writes_, &loads_})
-    for (const auto& copy : list->open) {
-      census.add_l1(*copy.end);
-      census.add_l2(*copy.end);
-    }
+    for (const auto& copy : list->open)
+      census.add(copy.end, copy.end);
 }
 
 void open_copies::check_invariants() const {

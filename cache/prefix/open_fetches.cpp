@@ -13,14 +13,6 @@
 
 namespace hicache {
 
-namespace {
-
-page_list share(std::vector<page_index> pages) {
-  return std::make_shared<const std::vector<page_index>>(std::move(pages));
-}
-
-} // namespace
-
 open_fetches::open_fetches(radix_tree& tree, open_requests& requests,
                            const cache_settings& settings, std::vector<tree_effect>& effects)
   : tree_(tree), requests_(requests), settings_(settings), effects_(effects),
@@ -367,7 +359,7 @@ void open_fetches::fill_staging(std::vector<page_index> unused) {
   staging_ += more->size();
   unused.insert(unused.end(), more->begin(), more->end());
   if (!unused.empty())
-    effects_.push_back(staging_command{share(std::move(unused))});
+    effects_.push_back(staging_command{share_pages(std::move(unused))});
 }
 
 void open_fetches::release_staging() {

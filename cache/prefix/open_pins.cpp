@@ -122,10 +122,10 @@ void open_pins::advance() {
 
 void open_pins::count_locks(lock_census& census) const {
   for (const auto& [id, pin] : pins_)
-    census.add_l2(*pin.end);
+    census.add(nullptr, pin.end);
   for (const auto* node : tree_.sorted_nodes())
     if (node->has_pin_lock())
-      census.add_l1(*node);
+      census.add(node, nullptr);
 }
 
 void open_pins::check_invariants() const {
@@ -136,7 +136,7 @@ void open_pins::check_invariants() const {
     HICACHE_CHECK(pin.end->id() == id && (pin.is_timed || pin.asked_ttl_ns > 0));
     timed += pin.is_timed ? 1 : 0;
     HICACHE_CHECK(!pin.is_timed || expiries_.contains({pin.expiry_ns, id}));
-    counts.add_l2(*pin.end);
+    counts.add(nullptr, pin.end);
   }
   HICACHE_CHECK(expiries_.size() == timed);
   for (const auto id : asked_)

@@ -1,7 +1,6 @@
 #include "cache/prefix/open_requests.hpp"
 
 #include "base/check.hpp"
-#include "base/limits.hpp"
 #include "base/mix.hpp"
 
 #include <chrono>
@@ -130,7 +129,7 @@ page_list open_requests::pages_of(const open_request& request, uint64_t first, u
   for (const auto* node = request.l1_end; !node->is_root() && node->end() > first;
        node = node->parent())
     copy(node->l1_pages(), node->first());
-  return std::make_shared<const std::vector<page_index>>(std::move(list));
+  return share_pages(std::move(list));
 }
 
 std::vector<request_id> open_requests::lose_discarded(uint64_t valid_pages) {
@@ -256,11 +255,8 @@ std::vector<tier_tokens> open_requests::tokens_by_tier(const open_request& reque
 }
 
 void open_requests::count_locks(lock_census& census) const {
-  for (const auto& [id, request] : requests_) {
-    census.add_l1(*request.l1_end);
-    if (request.l2_end != nullptr)
-      census.add_l2(*request.l2_end);
-  }
+  for (const auto& [id, request] : requests_)
+    census.add(request.l1_end, request.l2_end);
 }
 
 void open_requests::check_invariants() const {

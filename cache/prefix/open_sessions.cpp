@@ -6,9 +6,7 @@
 #include "cache/radix/prefix_key.hpp"
 
 #include <algorithm>
-#include <memory>
 #include <string>
-#include <vector>
 
 namespace hicache {
 

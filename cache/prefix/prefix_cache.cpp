@@ -14,7 +14,6 @@
 #include <array>
 #include <bit>
 #include <map>
-#include <utility>
 
 namespace hicache {
 

@@ -1,12 +1,10 @@
 // Operations of requests on a prefix_cache, from match to release.
 
-#include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/try.hpp"
 #include "cache/prefix/prefix_cache.hpp"
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <utility>
 

@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -13,6 +15,11 @@ namespace hicache {
 using tree_effect
   = std::variant<write_command, load_command, backup_command, drop_command, fetch_command,
                  terminate_command, staging_command, reclaim_command>;
+
+/// The pages as an effect names them.
+inline page_list share_pages(std::vector<page_index> pages) {
+  return std::make_shared<const std::vector<page_index>>(std::move(pages));
+}
 
 /// Outcome of one fetch on all ranks.
 struct fetch_fact {

@@ -34,43 +34,26 @@ private:
   rank_function function_;
 };
 
-eviction_rank lru(const node_use& use) noexcept {
-  return {use.last_access, 0};
-}
+using use = const node_use&;
+using rank = eviction_rank;
 
-eviction_rank lfu(const node_use& use) noexcept {
-  return {use.hits, use.last_access};
-}
+constexpr auto lru = [](use x) noexcept { return rank{x.last_access, 0}; };
+constexpr auto lfu = [](use x) noexcept { return rank{x.hits, x.last_access}; };
+constexpr auto fifo = [](use x) noexcept { return rank{x.created, 0}; };
+constexpr auto mru = [](use x) noexcept { return rank{~x.last_access, 0}; };
+constexpr auto filo = [](use x) noexcept { return rank{~x.created, 0}; };
+constexpr auto priority = [](use x) noexcept { return rank{ascending(x.priority), x.last_access}; };
+constexpr auto slru = [](use x) noexcept {
+  return rank{x.hits >= proven_hits ? 1U : 0U, x.last_access};
+};
 
-eviction_rank fifo(const node_use& use) noexcept {
-  return {use.created, 0};
-}
-
-eviction_rank mru(const node_use& use) noexcept {
-  return {~use.last_access, 0};
-}
-
-eviction_rank filo(const node_use& use) noexcept {
-  return {~use.created, 0};
-}
-
-eviction_rank priority(const node_use& use) noexcept {
-  return {ascending(use.priority), use.last_access};
-}
-
-eviction_rank slru(const node_use& use) noexcept {
-  return {use.hits >= proven_hits ? uint64_t{1} : uint64_t{0}, use.last_access};
-}
-
-const std::array<eviction_policy_ptr, 7>& all_policies() {
-  static const auto list
-    = std::array<eviction_policy_ptr, 7>{std::make_shared<plain_policy>("lru", lru),
-                                         std::make_shared<plain_policy>("lfu", lfu),
-                                         std::make_shared<plain_policy>("fifo", fifo),
-                                         std::make_shared<plain_policy>("mru", mru),
-                                         std::make_shared<plain_policy>("filo", filo),
-                                         std::make_shared<plain_policy>("priority", priority),
-                                         std::make_shared<plain_policy>("slru", slru)};
+const auto& all_policies() {
+  const auto plain = [](std::string_view name, rank_function function) -> eviction_policy_ptr {
+    return std::make_shared<plain_policy>(name, function);
+  };
+  static const auto list = std::array{
+    plain("lru", lru),   plain("lfu", lfu),           plain("fifo", fifo), plain("mru", mru),
+    plain("filo", filo), plain("priority", priority), plain("slru", slru)};
   return list;
 }
 

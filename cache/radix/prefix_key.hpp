@@ -1,12 +1,10 @@
 #pragma once
 
-#include "hicache/error.hpp"
 #include "hicache/ids.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <span>
 
 namespace hicache {
 
@@ -47,32 +45,5 @@ inline uint64_t equal_pages(const token_id* a, const token_id* b, uint64_t pages
   const auto equal = equal_tokens(a, b, pages * page_size + overlap);
   return equal < overlap ? 0 : (equal - overlap) / page_size;
 }
-
-/// A prefix in its namespace: the first `limit` tokens of a shared buffer, as tokens or, for EAGLE
-/// (speculative decoding), as pairs of adjacent tokens (n tokens are n - 1 units). A value; any
-/// thread.
-struct prefix_key {
-  cache_namespace ns;
-  token_buffer tokens;
-  /// At most the size of the buffer.
-  uint64_t limit = 0;
-  bool bigram = false;
-
-  std::span<const token_id> view() const noexcept {
-    return tokens ? std::span{*tokens}.first(limit) : std::span<const token_id>{};
-  }
-
-  /// Length in units.
-  uint64_t units() const noexcept { return bigram && limit > 0 ? limit - 1 : limit; }
-
-  /// The same prefix, cut to whole pages of `page_size` units.
-  prefix_key page_aligned(uint32_t page_size) const;
-};
-
-/// Units that two prefixes share, in whole pages.
-/// @returns invalid_argument if their namespaces or views differ: such keys are not comparable,
-/// which differs from sharing nothing.
-/// @relates prefix_key
-result<uint64_t> common_prefix(const prefix_key& a, const prefix_key& b, uint32_t page_size);
 
 } // namespace hicache

@@ -2,7 +2,6 @@
 
 #include "cache/radix/radix_tree.hpp"
 
-#include "base/check.hpp"
 #include "base/mix.hpp"
 #include "cache/hash/page_hash.hpp"
 #include "cache/radix/prefix_key.hpp"
@@ -13,7 +12,6 @@
 
 #include <algorithm>
 #include <tuple>
-#include <utility>
 
 namespace hicache {
 

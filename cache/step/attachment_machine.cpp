@@ -3,7 +3,6 @@
 #include "base/check.hpp"
 
 #include <algorithm>
-#include <utility>
 
 namespace hicache {
 

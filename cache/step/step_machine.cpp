@@ -32,14 +32,8 @@ result<step_machine::turn> step_machine::admit(bool is_empty) {
 }
 
 bool step_machine::is_awaited() const noexcept {
-  switch (phase()) {
-    case step_phase::idle:
-    case step_phase::expired:
-    case step_phase::late:
-      return false;
-    default:
-      return true;
-  }
+  return phase() != step_phase::idle && phase() != step_phase::expired
+         && phase() != step_phase::late;
 }
 
 // -- events -------------------------------------------------------------------

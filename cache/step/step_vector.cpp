@@ -1,7 +1,6 @@
 #include "cache/step/step_vector.hpp"
 
 #include "base/check.hpp"
-#include "base/limits.hpp"
 
 #include <algorithm>
 

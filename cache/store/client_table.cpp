@@ -245,10 +245,6 @@ client_table::client_table(client_shares shares) {
   state_->shares = shares;
 }
 
-client_table::client_table(client_table&&) noexcept = default;
-
-client_table& client_table::operator=(client_table&&) noexcept = default;
-
 client_table::~client_table() = default;
 
 // -- clients ------------------------------------------------------------------

@@ -111,10 +111,6 @@ public:
   /// @pre shares are in (0, 1]
   explicit client_table(client_shares shares);
 
-  client_table(client_table&&) noexcept;
-
-  client_table& operator=(client_table&&) noexcept;
-
   ~client_table();
 
   // -- clients ----------------------------------------------------------------

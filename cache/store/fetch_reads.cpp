@@ -2,7 +2,6 @@
 
 #include "base/check.hpp"
 
-#include <algorithm>
 #include <utility>
 
 namespace hicache {

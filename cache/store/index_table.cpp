@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -33,24 +32,15 @@ struct replica_totals {
   uint64_t disk_replicas = 0;
   uint64_t disk_bytes = 0;
 
-  replica_totals& operator+=(const replica_totals& x) {
-    replicas += x.replicas;
-    bytes += x.bytes;
-    second_replicas += x.second_replicas;
-    second_bytes += x.second_bytes;
-    disk_replicas += x.disk_replicas;
-    disk_bytes += x.disk_bytes;
-    return *this;
-  }
-
-  replica_totals& operator-=(const replica_totals& x) {
-    replicas -= x.replicas;
-    bytes -= x.bytes;
-    second_replicas -= x.second_replicas;
-    second_bytes -= x.second_bytes;
-    disk_replicas -= x.disk_replicas;
-    disk_bytes -= x.disk_bytes;
-    return *this;
+  /// Adds `x` so many times; -1 takes it away.
+  void add(const replica_totals& x, int64_t times) {
+    const auto factor = static_cast<uint64_t>(times);
+    replicas += factor * x.replicas;
+    bytes += factor * x.bytes;
+    second_replicas += factor * x.second_replicas;
+    second_bytes += factor * x.second_bytes;
+    disk_replicas += factor * x.disk_replicas;
+    disk_bytes += factor * x.disk_bytes;
   }
 };
 
@@ -133,14 +123,13 @@ struct index_table::state {
     by_silence.insert({now, handle});
   }
 
-  /// Adds a record to the counters, or subtracts it.
-  void count(const record& x, bool counts) {
-    const auto add
-      = [counts, one = totals_of(x)](replica_totals& to) { counts ? to += one : to -= one; };
+  /// Adds a record to the counters, as replica_totals::add does.
+  void count(const record& x, int64_t times) {
+    const auto one = totals_of(x);
     auto& entry = members[x.member];
-    add(entry.totals);
+    entry.totals.add(one, times);
     if (entry.is_offered)
-      add(totals);
+      totals.add(one, times);
   }
 
   /// Replaces the content of a known record.
@@ -149,7 +138,7 @@ struct index_table::state {
       second_keys -= pool[i].is_second;
       second_keys += is_second ? 1 : 0;
     }
-    count(pool[i], false);
+    count(pool[i], -1);
     describe(i, page, is_second);
   }
 
@@ -159,7 +148,7 @@ struct index_table::state {
     target.generation = page.generation;
     target.length = page.length;
     target.is_second = is_second ? 1 : 0;
-    count(target, true);
+    count(target, 1);
   }
 
   record_index add(member_handle handle, const announced_page& page, bool is_second) {
@@ -288,7 +277,7 @@ struct index_table::state {
       entry.first = gone.next_of_member;
     if (gone.next_of_member != no_record)
       pool[gone.next_of_member].previous_of_member = gone.previous_of_member;
-    count(gone, false);
+    count(gone, -1);
     pool.give_back(i);
   }
 
@@ -313,7 +302,7 @@ struct index_table::state {
     auto& entry = members[handle];
     const auto unreported = entry.has_reported ? uint64_t{0} : uint64_t{1};
     offers ? reporting += unreported : reporting -= unreported;
-    offers ? totals += entry.totals : totals -= entry.totals;
+    totals.add(entry.totals, offers ? 1 : -1);
     entry.is_offered = offers;
   }
 
@@ -343,8 +332,6 @@ std::span<const page_replica> located_pages::of(size_t i) const noexcept {
 }
 
 index_table::index_table() : state_(std::make_unique<state>()) {}
-
-index_table::index_table(index_table&&) noexcept = default;
 
 index_table& index_table::operator=(index_table&&) noexcept = default;
 

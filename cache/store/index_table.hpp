@@ -9,7 +9,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace hicache {
@@ -111,8 +110,6 @@ struct index_counters {
 class index_table {
 public:
   index_table();
-
-  index_table(index_table&&) noexcept;
 
   index_table& operator=(index_table&&) noexcept;
 

@@ -4,7 +4,6 @@
 #include "base/limits.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 namespace hicache {

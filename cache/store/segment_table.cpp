@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <tuple>
 #include <utility>
 
 namespace hicache {
@@ -341,10 +340,6 @@ segment_table::segment_table(uint64_t bytes, segment_policy policy) {
                 && is_share(policy.tenant_share));
   state_ = std::make_unique<state>(bytes, std::move(policy));
 }
-
-segment_table::segment_table(segment_table&&) noexcept = default;
-
-segment_table& segment_table::operator=(segment_table&&) noexcept = default;
 
 segment_table::~segment_table() = default;
 

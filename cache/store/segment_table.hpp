@@ -137,10 +137,6 @@ public:
   /// @pre shares are in (0, 1]; low watermark <= high watermark
   segment_table(uint64_t bytes, segment_policy policy);
 
-  segment_table(segment_table&&) noexcept;
-
-  segment_table& operator=(segment_table&&) noexcept;
-
   ~segment_table();
 
   /// Finds room for a page, evicting and moving others. A tenant at its quota loses its own pages.

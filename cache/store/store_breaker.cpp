@@ -3,7 +3,6 @@
 #include "base/limits.hpp"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 
 namespace hicache {

@@ -30,6 +30,11 @@ bool byte_budget::take(uint64_t bytes, time_point now) {
   return true;
 }
 
+void byte_budget::give_back(uint64_t bytes) {
+  for (auto* const each : {&second_, &day_})
+    each->level = std::min(each->capacity, each->level + static_cast<double>(bytes));
+}
+
 void byte_budget::bucket::fill(double seconds) {
   level = std::min(capacity, level + seconds * per_second);
 }

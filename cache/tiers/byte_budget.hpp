@@ -18,6 +18,9 @@ public:
   /// @returns false, and takes nothing, if they are over the budget
   bool take(uint64_t bytes, time_point now);
 
+  /// Returns bytes that were taken and not used. A bucket that has filled up since stays full.
+  void give_back(uint64_t bytes);
+
 private:
   struct bucket {
     /// 0: unlimited.

@@ -4,10 +4,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include <chrono>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace llama {
@@ -59,6 +60,10 @@ enum class finish_reason : uint8_t {
   failed,
 };
 
+/// In the order of finish_reason.
+inline constexpr auto finish_names
+  = std::to_array<std::string_view>({"", "stop", "length", "abort", "failed"});
+
 /// A part of a completion: new tokens, or its end.
 struct completion_output {
   completion_id id = 0;
@@ -76,8 +81,6 @@ struct completion_output {
   /// prompt that it need not send.
   std::optional<uint64_t> attempt{};
   uint64_t known_pages = 0;
-  /// How long, since the last part, layers waited for pages from L2.
-  std::chrono::nanoseconds load_wait{};
 };
 
 /// What rank 0 tells all ranks at the start of a turn.

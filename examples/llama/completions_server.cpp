@@ -1,5 +1,6 @@
 #include "examples/llama/completions_server.hpp"
 
+#include "base/about.hpp"
 #include "base/json_fields.hpp"
 #include "base/names.hpp"
 #include "base/try.hpp"
@@ -10,19 +11,15 @@
 #include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 
-#include <prometheus/counter.h>
-#include <prometheus/histogram.h>
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <ctime>
 #include <functional>
-#include <memory>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 namespace llama {
@@ -55,10 +52,6 @@ constexpr auto body_bytes_max = size_t{16} << 20;
 
 /// Each may take as long as a timeout.
 constexpr auto prefill_instances_max = size_t{8};
-
-/// In the order of finish_reason.
-constexpr auto finish_names
-  = std::to_array<std::string_view>({"", "stop", "length", "abort", "failed"});
 
 /// Where the thread of a client gets the parts of its completion from the engine.
 class client_mailbox {
@@ -197,25 +190,21 @@ public:
 
   void note(const completion_output& output) {
     tokens_.insert(tokens_.end(), output.tokens.begin(), output.tokens.end());
-    cached_tokens_ = output.cached_tokens;
-    handed_tokens_ = output.handed_tokens;
+    last_ = output;
   }
 
-  /// A part of the completion.
-  json part(const completion_output& output) const {
-    return answer(json::array({choice(output.tokens, output.finish)}));
-  }
+  /// What was noted last.
+  json part() const { return answer(json::array({choice(last_.tokens)})); }
 
   /// What it used, after its last part.
   json usage() const { return with_usage(answer(json::array())); }
 
   /// The whole completion.
-  json whole(finish_reason why) const {
-    return with_usage(answer(json::array({choice(tokens_, why)})));
-  }
+  json whole() const { return with_usage(answer(json::array({choice(tokens_)}))); }
 
 private:
-  static json choice(const std::vector<token_id>& tokens, finish_reason why) {
+  json choice(const std::vector<token_id>& tokens) const {
+    const auto why = last_.finish;
     return {
       {"index", 0},
       {"text", text_of(tokens)},
@@ -231,26 +220,28 @@ private:
   }
 
   json with_usage(json answer) const {
-    answer["usage"] = {{"prompt_tokens", prompt_tokens_},
-                       {"completion_tokens", tokens_.size()},
-                       {"total_tokens", prompt_tokens_ + tokens_.size()},
-                       {"prompt_tokens_details",
-                        {{"cached_tokens", cached_tokens_}, {"handed_tokens", handed_tokens_}}}};
+    answer["usage"]
+      = {{"prompt_tokens", prompt_tokens_},
+         {"completion_tokens", tokens_.size()},
+         {"total_tokens", prompt_tokens_ + tokens_.size()},
+         {"prompt_tokens_details",
+          {{"cached_tokens", last_.cached_tokens}, {"handed_tokens", last_.handed_tokens}}}};
     return answer;
   }
 
   const json frame_;
   const uint64_t prompt_tokens_;
   std::vector<token_id> tokens_;
-  uint64_t cached_tokens_ = 0;
-  uint64_t handed_tokens_ = 0;
+  completion_output last_;
 };
+
+} // namespace
 
 // -- server -------------------------------------------------------------------------
 
-class server_impl final : public completions_server {
+class completions_server {
 public:
-  explicit server_impl(server_options options) : options_(std::move(options)) {
+  explicit completions_server(server_options options) : options_(std::move(options)) {
     http_.Post("/v1/completions", [this](const request& asked, response& answer) {
       auto wanted = accept(asked, answer);
       if (!wanted)
@@ -288,19 +279,15 @@ public:
     http_.set_payload_max_length(body_bytes_max);
   }
 
-  ~server_impl() override { is_ending_ = true; }
+  ~completions_server() { is_ending_ = true; }
 
   result<void> listen() {
-    const auto bound = parse_http_address(options_.listen).and_then([this](const auto& where) {
-      return http_.start(where);
-    });
-    if (!bound)
-      return fail(ec::invalid_argument, "--listen: " + bound.error().detail);
-    address_ = to_string(*bound);
+    const auto where = HICACHE_TRY(about_input("--listen", parse_http_address(options_.listen)));
+    const auto bound = HICACHE_TRY(about_input("--listen", http_.start(where)));
+    std::printf("listening on %s\n", to_string(bound).c_str());
+    std::fflush(stdout);
     return {};
   }
-
-  const std::string& address() const override { return address_; }
 
 private:
   /// Reads a request, or answers what is wrong with it.
@@ -314,19 +301,10 @@ private:
     return std::move(*wanted);
   }
 
-  using mailbox_ptr = std::shared_ptr<client_mailbox>;
-
   /// Gives a completion to the engine.
-  mailbox_ptr submit(const completion_request& wanted) {
+  std::shared_ptr<client_mailbox> submit(const completion_request& wanted) {
     auto outputs = std::make_shared<client_mailbox>(options_.engine.home_system(), is_stopping_);
-    auto sink = [this, client = outputs->address(), since = steady::now(), is_first = true,
-                 prompt = wanted.prompt.size()](const completion_output& output) mutable {
-      if (!output.tokens.empty() && std::exchange(is_first, false))
-        first_token_.Observe(std::chrono::duration<double>(steady::now() - since).count());
-      count(output, prompt);
-      caf::anon_send(client, output);
-    };
-    caf::anon_send(options_.engine, atom::submit_v, wanted, completion_sink{std::move(sink)});
+    caf::anon_send(options_.engine, atom::submit_v, wanted, outputs->address());
     return outputs;
   }
 
@@ -355,7 +333,7 @@ private:
       return answer_error(answer, 500, output.error);
     if (output.finish == finish_reason::aborted)
       return answer_error(answer, 503, "the server is stopping");
-    answer.set_content(json_text(writer.whole(output.finish)), "application/json");
+    answer.set_content(json_text(writer.whole()), "application/json");
   }
 
   /// Sends each part as an event.
@@ -367,7 +345,7 @@ private:
           writer.note(output);
           auto text = json_event(output.finish == finish_reason::failed
                                    ? completion_error(500, output.error)
-                                   : writer.part(output));
+                                   : writer.part());
           if (output.finish != finish_reason::none)
             text += (wanted.streams_usage ? json_event(writer.usage()) : "") + "data: [DONE]\n\n";
           if (!outputs->is_wanted() || !sink.write(text.data(), text.size())) {
@@ -422,60 +400,18 @@ private:
                                         [this, id = wanted.id](bool) { withdraw(id); });
   }
 
-  void count(const completion_output& output, uint64_t prompt_tokens) {
-    generated_.Increment(static_cast<double>(output.tokens.size()));
-    load_wait_.Increment(std::chrono::duration<double>(output.load_wait).count());
-    if (output.finish == finish_reason::none)
-      return;
-    counter("llama_requests_total", "Completions that ended, by how.",
-            {{"finish", name_of(finish_names, output.finish)}})
-      .Increment();
-    prompt_.Increment(static_cast<double>(prompt_tokens));
-    cached_.Increment(static_cast<double>(output.cached_tokens));
-    handed_.Increment(static_cast<double>(output.handed_tokens));
-  }
-
-  /// A new counter, or that of the same name and labels.
-  prometheus::Counter& counter(const char* name, const char* help,
-                               const prometheus::Labels& labels = {}) {
-    return prometheus::BuildCounter()
-      .Name(name)
-      .Help(help)
-      .Register(*options_.registry)
-      .Add(labels);
-  }
-
   const server_options options_;
-  prometheus::Counter& prompt_ = counter("llama_prompt_tokens_total", "Tokens of their prompts.");
-  prometheus::Counter& cached_
-    = counter("llama_cached_tokens_total", "Tokens of these from the cache.");
-  prometheus::Counter& handed_ = counter("llama_handed_tokens_total",
-                                         "Tokens of these whose KV came from a prefill instance.");
-  prometheus::Counter& generated_
-    = counter("llama_generated_tokens_total", "Tokens of the completions.");
-  prometheus::Counter& load_wait_ = counter(
-    "llama_load_wait_seconds_total", "Time in which rank 0's layers waited for pages from L2.");
-  prometheus::Histogram& first_token_
-    = prometheus::BuildHistogram()
-        .Name("llama_first_token_seconds")
-        .Help("From a request to its first token.")
-        .Register(*options_.registry)
-        .Add({}, prometheus::Histogram::BucketBoundaries{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
-                                                         0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30});
   std::atomic<completion_id> last_id_ = 0;
   std::atomic<bool> is_ending_ = false;
   const std::function<bool()> is_stopping_
     = [this] { return is_ending_ || options_.stop->raised(); };
-  std::string address_;
   // Last member: its threads use the others.
   http_listener http_{http_limits{client_time, body_bytes_max + (size_t{64} << 10), server_threads,
                                   server_threads + waiting_connections}};
 };
 
-} // namespace
-
-result<std::unique_ptr<completions_server>> completions_server::start(server_options options) {
-  auto server = std::make_unique<server_impl>(std::move(options));
+result<std::shared_ptr<completions_server>> start_server(server_options options) {
+  auto server = std::make_shared<completions_server>(std::move(options));
   HICACHE_TRY(server->listen());
   return server;
 }

@@ -15,7 +15,7 @@
 namespace llama {
 
 struct server_options {
-  /// Gets the server's metrics, and is what `GET /metrics` shows.
+  /// What `GET /metrics` shows.
   std::shared_ptr<prometheus::Registry> registry;
   /// HOST:PORT; port 0 picks a free one.
   std::string listen = "127.0.0.1:8000";
@@ -36,20 +36,15 @@ struct server_options {
   std::vector<std::string> prefill;
 };
 
-/// The part of OpenAI's API that completes prompts: `POST /v1/completions`, `GET /v1/models`,
-/// `GET /health`, and `GET /metrics`. `POST /v1/handoffs` hands a prompt's KV to another instance.
-/// A prompt is a list of tokens, or a text, whose bytes are its tokens.
-class completions_server {
-public:
-  /// @param options Their signal must outlive the server.
-  /// @returns invalid_argument with a sentence that names the address
-  static result<std::unique_ptr<completions_server>> start(server_options options);
+class completions_server;
 
-  /// Answers the clients that are left.
-  virtual ~completions_server() = default;
-
-  /// The bound HOST:PORT.
-  virtual const std::string& address() const = 0;
-};
+/// Serves the part of OpenAI's API that completes prompts: `POST /v1/completions`, `GET
+/// /v1/models`, `GET /health`, and `GET /metrics`. `POST /v1/handoffs` hands a prompt's KV to
+/// another instance. A prompt is a list of tokens, or a text, whose bytes are its tokens. Prints
+/// the bound HOST:PORT.
+/// @param options Their signal must outlive the server.
+/// @returns the server, whose destructor answers the clients that are left; invalid_argument with a
+/// sentence that names the address
+result<std::shared_ptr<completions_server>> start_server(server_options options);
 
 } // namespace llama

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
-#include <type_traits>
 
 namespace llama {
 
@@ -53,15 +52,10 @@ public:
   }
 
   void run(const kernel& what, size_t count) override {
-    std::visit(
-      [&](const auto& each) {
-        if constexpr (std::is_same_v<decltype(each), const attention_kernel&>)
-          attend(each, count / each.shape.heads);
-        else
-          for (auto index = size_t{0}; index < count; ++index)
-            each(single_thread{}, index);
-      },
-      what);
+    if (const auto* const job = std::get_if<attention_kernel>(&what))
+      return attend(*job, count / job->shape.heads);
+    for (auto index = size_t{0}; index < count; ++index)
+      std::visit([&](const auto& each) { each(single_thread{}, index); }, what);
   }
 
   void wait_for(const hicache::layer_progress& loading, uint32_t layer) override {
@@ -97,11 +91,22 @@ private:
     const auto scale = 1 / std::sqrt(static_cast<float>(width));
     const auto q = matrix{job.qkv + first * shape.row_width() + head * width, shape.row_width()};
     auto* const out = job.target + first * shape.q_width() + head * width;
+    // A head of the tokens of a page, the first at position `begin`. Floats stay in place, narrower
+    // numbers are widened into a buffer.
+    const auto read = [&](const hicache::layer_buffer& part, size_t begin, size_t count) -> matrix {
+      const auto* const bytes = pages.head_at(part, place.pages, begin, kv_head * width);
+      if (pages.type == element_type::fp32)
+        return {reinterpret_cast<const float*>(bytes), part.token_stride / sizeof(float)};
+      widened_.resize(count * width);
+      for (auto i = size_t{0}; i < widened_.size(); ++i)
+        widened_[i] = number_at(pages.type, bytes + i / width * part.token_stride, i % width);
+      return {widened_.data(), width};
+    };
     scores_.resize(rows * seen);
     for (auto begin = size_t{0}; begin < seen; begin += pages.page_size) {
       const auto count = std::min<size_t>(pages.page_size, seen - begin);
-      const auto keys = read(pages, pages.keys, place.pages, begin, count, kv_head * width, width);
-      llama::multiply(rows, count, width, q, keys, CblasTrans, false, scores_.data() + begin, seen);
+      llama::multiply(rows, count, width, q, read(pages.keys, begin, count), CblasTrans, false,
+                      scores_.data() + begin, seen);
     }
     for (auto row = size_t{0}; row < rows; ++row) {
       const auto line = std::span{scores_}.subspan(row * seen, seen);
@@ -111,25 +116,9 @@ private:
     }
     for (auto begin = size_t{0}; begin < seen; begin += pages.page_size) {
       const auto count = std::min<size_t>(pages.page_size, seen - begin);
-      const auto values
-        = read(pages, pages.values, place.pages, begin, count, kv_head * width, width);
-      llama::multiply(rows, width, count, {scores_.data() + begin, seen}, values, CblasNoTrans,
-                      true, out, shape.q_width());
+      llama::multiply(rows, width, count, {scores_.data() + begin, seen},
+                      read(pages.values, begin, count), CblasNoTrans, true, out, shape.q_width());
     }
-  }
-
-  /// One head of the first `count` tokens of the page of position `begin`. Floats are returned
-  /// in place; narrower numbers are widened into a buffer, valid until the next call.
-  matrix read(const layer_pages& from, const hicache::layer_buffer& part,
-              const hicache::page_index* pages, uint64_t begin, size_t count, size_t offset,
-              size_t width) {
-    const auto* const first = from.head_at(part, pages, begin, offset);
-    if (from.type == element_type::fp32)
-      return {reinterpret_cast<const float*>(first), part.token_stride / size_of(from.type)};
-    widened_.resize(count * width);
-    for (auto i = size_t{0}; i < widened_.size(); ++i)
-      widened_[i] = number_at(from.type, first + i / width * part.token_stride, i % width);
-    return {widened_.data(), width};
   }
 
   std::vector<float> scores_;

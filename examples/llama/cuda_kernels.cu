@@ -17,26 +17,11 @@ struct thread_block {
     __syncthreads();
   }
 
-  template <class Value>
-  __device__ auto sum(size_t count, Value value) const {
-    auto mine = decltype(value(size_t{0})){0};
-    for (auto i = size_t{threadIdx.x}; i < count; i += block_threads)
-      mine += value(i);
-    return combine(mine, [](auto a, auto b) { return a + b; });
-  }
-
-  template <class Value>
-  __device__ float largest(size_t count, Value value) const {
-    auto mine = -INFINITY;
-    for (auto i = size_t{threadIdx.x}; i < count; i += block_threads)
-      mine = fmaxf(mine, value(i));
-    return combine(mine, [](float a, float b) { return fmaxf(a, b); });
-  }
-
-private:
-  template <class Number, class Operation>
-  __device__ static Number combine(Number mine, Operation with) {
+  template <class Number, class Value, class Operation>
+  __device__ Number combine(size_t count, Number mine, Value value, Operation with) const {
     __shared__ Number parts[block_threads];
+    for (auto i = size_t{threadIdx.x}; i < count; i += block_threads)
+      mine = with(mine, value(i));
     parts[threadIdx.x] = mine;
     __syncthreads();
     for (auto half = block_threads / 2; half > 0; half /= 2) {

@@ -31,14 +31,6 @@ class managed_memory final : public std::pmr::memory_resource {
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
 };
 
-struct cublas_deleter {
-  void operator()(cublasHandle_t handle) const noexcept {
-    static_cast<void>(cublasDestroy(handle));
-  }
-};
-
-using unique_cublas = std::unique_ptr<std::remove_pointer_t<cublasHandle_t>, cublas_deleter>;
-
 class cuda_processor final : public processor {
 public:
   explicit cuda_processor(int device) : device_(device) {
@@ -116,7 +108,8 @@ private:
   std::map<const float*, std::pmr::vector<float>> copies_;
   hicache::unique_event event_;
   hicache::unique_stream stream_;
-  unique_cublas cublas_;
+  std::unique_ptr<std::remove_pointer_t<cublasHandle_t>, decltype(&cublasDestroy)> cublas_{
+    nullptr, &cublasDestroy};
 };
 
 } // namespace

@@ -1,11 +1,18 @@
 #include "examples/llama/engine.hpp"
 
+#include "base/names.hpp"
 #include "base/try.hpp"
 #include "hicache/caf_error.hpp"
 
+#include <caf/send.hpp>
 #include <spdlog/spdlog.h>
 
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <utility>
 #include <vector>
@@ -14,6 +21,7 @@ namespace llama {
 
 using namespace hicache;
 using nlohmann::json;
+using steady = std::chrono::steady_clock;
 
 namespace {
 
@@ -27,6 +35,14 @@ constexpr auto handoff_wait = caf::timespan{std::chrono::milliseconds{1}};
 /// Idle ranks step so often, so that L3 can be attached and detached.
 constexpr auto idle_pause = std::chrono::milliseconds{250};
 
+/// Who wants a completion.
+struct client {
+  caf::actor address;
+  uint64_t prompt_tokens = 0;
+  steady::time_point since;
+  bool has_tokens = false;
+};
+
 class engine final : public pass_watch {
 public:
   engine(caf::scoped_actor& self, engine_parts parts, std::function<bool()> must_stop)
@@ -37,8 +53,10 @@ public:
     auto turns = uint64_t{0};
     for (; !schedule_.has_ended(); ++turns)
       if (const auto done = turn(); !done) {
-        for (const auto& [id, sink] : sinks_)
-          sink({.id = id, .finish = finish_reason::failed, .error = to_string(done.error())});
+        while (!clients_.empty())
+          give_out({.id = clients_.begin()->first,
+                    .finish = finish_reason::failed,
+                    .error = to_string(done.error())});
         return tl::unexpected{done.error()};
       }
     return turns;
@@ -67,7 +85,7 @@ private:
     for (const auto& output : schedule_.take_outputs())
       give_out(output);
     if (parts_.sender != nullptr)
-      parts_.handoff_bytes->Set(static_cast<double>(parts_.sender->used_bytes()));
+      handoff_bytes_.Set(static_cast<double>(parts_.sender->used_bytes()));
     return {};
   }
 
@@ -76,7 +94,7 @@ private:
   /// Takes what has come since the last turn. Rank 0 waits if there is nothing to do.
   void take_messages() {
     const auto is_idle
-      = parts_.ranks->rank() == 0 && schedule_.awaits_handoffs() && !is_ahead_ && !is_in_flight_;
+      = parts_.ranks->rank() == 0 && schedule_.is_idle() && !is_ahead_ && !is_in_flight_;
     auto patience = is_idle && !must_stop_() ? idle_pause : std::chrono::milliseconds{0};
     for (auto is_over = false; !is_over; patience = {})
       self_->receive(
@@ -84,8 +102,8 @@ private:
           spdlog::warn("hicache: {}", to_string(from_caf(what)));
         },
         [](hicache::atom::notify) {}, [](hicache::atom::events, const cache_events_ptr&) {},
-        [this](atom::submit, const completion_request& wanted, const completion_sink& sink) {
-          sinks_.emplace(wanted.id, sink);
+        [this](atom::submit, const completion_request& wanted, const caf::actor& address) {
+          clients_.emplace(wanted.id, client{address, wanted.prompt.size(), steady::now()});
           incoming_.added.push_back(wanted);
         },
         [this](atom::withdraw, completion_id unwanted) { incoming_.aborted.push_back(unwanted); },
@@ -101,6 +119,7 @@ private:
       return {};
     in_pass_ = schedule_.list(&sequence::is_handed_over);
     const auto done = HICACHE_TRY(parts_.model->compute(slices, in_pass_.empty() ? nullptr : this));
+    load_wait_.Increment(std::chrono::duration<double>(done.load_wait).count());
     schedule_.computed(done, parts_.model->config().vocabulary);
     return {};
   }
@@ -158,8 +177,8 @@ private:
     for (const auto id : schedule_.take_dropped())
       parts_.receiver->close(id);
     const auto waiting = schedule_.list(&sequence::is_receiving);
-    // Per handoff: ranks where it failed, and pages that are missing on any.
-    auto facts = std::vector<float>{};
+    // Pages of each handoff that are missing, summed over the ranks; infinite if one failed.
+    auto missing = std::vector<float>{};
     for (const auto* each : waiting) {
       const auto& wanted = each->request;
       parts_.receiver->open(wanted.id, each->computed_tokens / parts_.schedule.page_size,
@@ -168,20 +187,20 @@ private:
         if (event.id == wanted.id && event.attempt == each->attempt)
           parts_.receiver->hear(wanted.id, event.message);
       const auto state = parts_.receiver->state(wanted.id);
-      facts.push_back(state.failure.code == ec::none ? 0.0F : 1.0F);
-      facts.push_back(static_cast<float>(state.missing));
+      const auto has_failed = state.failure.code != ec::none;
+      missing.push_back(has_failed ? INFINITY : static_cast<float>(state.missing));
       is_ahead_ = is_ahead_ || (state.first_token && state.missing == 0);
-      if (state.failure.code != ec::none)
+      if (has_failed)
         spdlog::warn("completion {}: no KV from its prefill instance: {}", wanted.id,
                      state.failure.detail);
     }
-    parts_.ranks->sum(facts);
+    parts_.ranks->sum(missing);
     for (auto i = size_t{0}; i < waiting.size(); ++i) {
       const auto id = waiting[i]->request.id;
       const auto first = parts_.receiver->state(id).first_token;
       const auto has_failed
-        = facts[2 * i] > 0 || first.value_or(0) >= parts_.model->config().vocabulary;
-      if (!has_failed && (facts[2 * i + 1] > 0 || !first))
+        = std::isinf(missing[i]) || first.value_or(0) >= parts_.model->config().vocabulary;
+      if (!has_failed && (missing[i] > 0 || !first))
         continue;
       parts_.receiver->close(id);
       if (has_failed)
@@ -215,22 +234,62 @@ private:
 
   /// Only rank 0 knows who wants it.
   void give_out(const completion_output& output) {
-    const auto sink = sinks_.find(output.id);
-    if (sink == sinks_.end())
+    const auto found = clients_.find(output.id);
+    if (found == clients_.end())
       return;
-    sink->second(output);
-    if (output.finish != finish_reason::none)
-      sinks_.erase(sink);
+    auto& whom = found->second;
+    generated_.Increment(static_cast<double>(output.tokens.size()));
+    if (!output.tokens.empty() && !std::exchange(whom.has_tokens, true))
+      first_token_.Observe(std::chrono::duration<double>(steady::now() - whom.since).count());
+    const auto has_ended = output.finish != finish_reason::none;
+    if (has_ended) {
+      counter("llama_requests_total", "Completions that ended, by how.",
+              {{"finish", name_of(finish_names, output.finish)}})
+        .Increment();
+      prompt_.Increment(static_cast<double>(whom.prompt_tokens));
+      cached_.Increment(static_cast<double>(output.cached_tokens));
+      handed_.Increment(static_cast<double>(output.handed_tokens));
+    }
+    caf::anon_send(whom.address, output); // Last: the client may look at the metrics then.
+    if (has_ended)
+      clients_.erase(found);
+  }
+
+  /// A new counter, or that of the same name and labels.
+  prometheus::Counter& counter(const char* name, const char* help,
+                               const prometheus::Labels& labels = {}) {
+    return prometheus::BuildCounter().Name(name).Help(help).Register(*parts_.registry).Add(labels);
   }
 
   caf::scoped_actor& self_;
   const engine_parts parts_;
   const std::function<bool()> must_stop_;
+  prometheus::Counter& prompt_ = counter("llama_prompt_tokens_total", "Tokens of their prompts.");
+  prometheus::Counter& cached_
+    = counter("llama_cached_tokens_total", "Tokens of these from the cache.");
+  prometheus::Counter& handed_ = counter("llama_handed_tokens_total",
+                                         "Tokens of these whose KV came from a prefill instance.");
+  prometheus::Counter& generated_
+    = counter("llama_generated_tokens_total", "Tokens of the completions.");
+  prometheus::Counter& load_wait_ = counter(
+    "llama_load_wait_seconds_total", "Time in which rank 0's layers waited for pages from L2.");
+  prometheus::Histogram& first_token_
+    = prometheus::BuildHistogram()
+        .Name("llama_first_token_seconds")
+        .Help("From a request to its first token.")
+        .Register(*parts_.registry)
+        .Add({}, prometheus::Histogram::BucketBoundaries{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+                                                         0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30});
+  prometheus::Gauge& handoff_bytes_ = prometheus::BuildGauge()
+                                        .Name("llama_handoff_bytes")
+                                        .Help("Memory of rank 0 that receivers may still read.")
+                                        .Register(*parts_.registry)
+                                        .Add({});
   scheduler schedule_;
   /// Rank 0: for the next turn.
   turn_input incoming_;
   /// Rank 0: who wants the completions.
-  std::map<completion_id, completion_sink> sinks_;
+  std::map<completion_id, client> clients_;
   /// Prefill: what this pass computes for receivers.
   scheduler::sequence_list in_pass_;
   /// Decode: one is complete here, and not yet on other ranks.

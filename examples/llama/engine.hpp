@@ -9,14 +9,11 @@
 
 #include <caf/scoped_actor.hpp>
 
-#include <prometheus/gauge.h>
+#include <prometheus/registry.h>
 
 #include <functional>
 
 namespace llama {
-
-/// Receives the parts of a completion, on the engine's thread; must not block.
-using completion_sink = std::function<void(const completion_output&)>;
 
 /// What an engine needs; all must outlive it.
 struct engine_parts {
@@ -28,15 +25,16 @@ struct engine_parts {
   hicache::handoff_sender* sender = nullptr;
   /// On a decode instance; else null.
   hicache::handoff_receiver* receiver = nullptr;
-  /// Memory of the sender in use.
-  prometheus::Gauge* handoff_bytes = nullptr;
+  /// Gets the engine's metrics.
+  prometheus::Registry* registry = nullptr;
 };
 
 /// Serves completions with hicache: an engine on each rank, all in the same turns. Each turn begins
 /// with what rank 0 was asked for; everything else follows from that and from hicache's answers,
 /// which are the same on all ranks. Computes, and waits for the other ranks, on the calling thread.
 /// @param self Gets hicache's messages to an engine_actor. On rank 0 also, from any thread:
-/// - (atom::submit, completion_request, completion_sink): a completion to compute, for whom;
+/// - (atom::submit, completion_request, caf::actor): a completion to compute, and who gets its
+///   completion_outputs;
 /// - (atom::withdraw, completion_id): nobody waits for it any more;
 /// - (atom::handoff, handoff_event): what a prefill instance says.
 /// @param must_stop Asked on rank 0, each turn. Then all completions end, on all ranks.
@@ -52,5 +50,4 @@ CAF_ADD_ATOM(llama, llama::atom, handoff, "handoff")
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(llama::completion_output)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(llama::completion_request)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(llama::completion_sink)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(llama::handoff_event)

@@ -1,5 +1,6 @@
 // hicache-llama: serves a model of the Llama or Qwen families, with its KV in hicache.
 
+#include "base/about.hpp"
 #include "base/limits.hpp"
 #include "base/try.hpp"
 #include "examples/llama/completions_server.hpp"
@@ -9,20 +10,14 @@
 #include "launch/program.hpp"
 #include "launch/rank_session.hpp"
 #include "launch/shutdown_watch.hpp"
-#include "launch/stop_signal.hpp"
 #include "rpc/endpoint.hpp"
 #include "runtime/rank_config.hpp"
 #include "runtime/setting_flags.hpp"
 
-#include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>
-
-#include <prometheus/gauge.h>
-#include <prometheus/registry.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <filesystem>
 
 namespace {
@@ -114,25 +109,16 @@ result<int> serve(const rank_config& settings, llama_flags flags, rank_session& 
   if (api.role == "decode")
     receiver = HICACHE_TRY(handoff_receiver::start(
       *runtime, settings, [engine] { caf::anon_send(engine, hicache::atom::notify_v); }));
-  auto& handoff_bytes = prometheus::BuildGauge()
-                          .Name("llama_handoff_bytes")
-                          .Help("Memory of rank 0 that receivers may still read.")
-                          .Register(*api.registry)
-                          .Add({});
-  auto server = result<std::unique_ptr<llama::completions_server>>{};
+  auto server = result<std::shared_ptr<llama::completions_server>>{};
   if (session.rank == 0) {
     spdlog::info("{} ranks; {}", session.ranks, runtime->description());
     runtime->add_metrics(api.registry);
-    server = llama::completions_server::start(api);
-    if (server) {
-      std::printf("listening on %s\n", (*server)->address().c_str());
-      std::fflush(stdout);
-    }
+    server = llama::start_server(api);
   }
   const auto turns = llama::run_engine(
     self,
     {runtime->tree(), compute.get(), &ranks, schedule, sender.get(), receiver.get(),
-     &handoff_bytes},
+     api.registry.get()},
     [&] { return !server || stop.raised(); }); // Without a server it ends, on all ranks.
   spdlog::info("stopped after {} turns", turns.value_or(0));
   if (!server)
@@ -153,7 +139,7 @@ void add_flags(CLI::App& app, llama_flags& flags) {
            "tokens computed at once: of prompts in parts, and one of each completion",
            {1, 1'000'000});
   add_flag(app, "max-running", "N", &flags.schedule.max_running,
-           "completions computed side by side", {1, 4096});
+           "completions looked up and computed side by side", {1, 4096});
   app
     .add_option("--role", api.role,
                 "prefill computes prompts for decode instances, too; decode asks prefill instances")
@@ -164,11 +150,7 @@ void add_flags(CLI::App& app, llama_flags& flags) {
     .add_option("--prefill", api.prefill,
                 "decode: prefill instances to ask, in this order, if a request names none")
     ->delimiter(',')
-    ->check(CLI::Validator{[](const std::string& text) {
-                             const auto where = rpc::parse_endpoint(text);
-                             return where ? std::string{} : where.error().detail;
-                           },
-                           "HOST:PORT[,...]"});
+    ->type_name("HOST:PORT[,...]");
   add_bytes_flag(app, "--handoff-memory", flags.handoff_bytes,
                  "prefill: memory of each rank for prompts that receivers are reading",
                  {65536, 1e13});
@@ -189,6 +171,8 @@ int main(int argc, char** argv) {
     start_logging(to_string(settings.log_level), session.rank, session.ranks);
     if (session.ranks > 1 && !started_by_mpirun())
       return fail(ec::invalid_argument, "several ranks of this engine need MPI; expected mpirun");
+    for (const auto& each : flags.api.prefill)
+      HICACHE_TRY(about_input("--prefill", rpc::parse_endpoint(each)));
     model = HICACHE_TRY(load_model(flags.folder, session.rank, session.ranks, settings));
     return settings.finish(session.ranks);
   };

@@ -14,7 +14,8 @@
 /// The arithmetic of a pass apart from matrix products: once for all processors. A kernel computes
 /// its part `index` with a team: one thread on the CPU, a block of threads on a GPU. A team has
 /// - each(count, body): calls body(i) for all i below `count`, and waits until all is done;
-/// - sum(count, value), largest(count, value): of value(i), the same for every thread;
+/// - combine(count, neutral, value, with): all value(i) combined by `with`, the same for every
+///   thread;
 /// - scratch: floats that its threads share, as many as the kernel's scratch() says, if it has one.
 namespace llama {
 
@@ -24,6 +25,17 @@ using hicache::element_type;
 /// @pre type != fp8, here and below
 HICACHE_DEVICE constexpr uint32_t size_of(element_type type) {
   return type == element_type::fp32 ? 4 : 2;
+}
+
+template <class Team, class Value>
+HICACHE_DEVICE auto sum_of(const Team& team, size_t count, Value value) {
+  using number = decltype(value(size_t{0}));
+  return team.combine(count, number{0}, value, [](number a, number b) { return a + b; });
+}
+
+template <class Team, class Value>
+HICACHE_DEVICE float largest_of(const Team& team, size_t count, Value value) {
+  return team.combine(count, -INFINITY, value, [](float a, float b) { return std::fmax(a, b); });
 }
 
 /// Number `index` of a row in memory.
@@ -58,9 +70,7 @@ struct head_shape {
 
   HICACHE_DEVICE size_t q_width() const { return size_t{heads} * head_dim; }
 
-  HICACHE_DEVICE size_t kv_width() const { return size_t{kv_heads} * head_dim; }
-
-  HICACHE_DEVICE size_t row_width() const { return q_width() + 2 * kv_width(); }
+  HICACHE_DEVICE size_t row_width() const { return q_width() + 2 * size_t{kv_heads} * head_dim; }
 };
 
 /// K and V of a layer in L1's pages, located by hicache's geometry.
@@ -86,7 +96,7 @@ template <class Team>
 HICACHE_DEVICE void normalise(const Team& team, const float* row, const float* gain, size_t width,
                               float epsilon, float* target) {
   const auto squares
-    = team.sum(width, [&](size_t i) { return static_cast<double>(row[i]) * row[i]; });
+    = sum_of(team, width, [&](size_t i) { return static_cast<double>(row[i]) * row[i]; });
   const auto scale = static_cast<float>(
     1 / std::sqrt(squares / static_cast<double>(width) + static_cast<double>(epsilon)));
   team.each(width, [&](size_t i) { target[i] = row[i] * scale * gain[i]; });
@@ -214,7 +224,7 @@ struct attention_kernel {
     for (auto first = uint64_t{0}; first <= place.position; first += tokens_at_once) {
       const auto left = size_t{place.position + 1 - first};
       const auto count = left < tokens_at_once ? left : tokens_at_once;
-      const auto most = team.largest(count, [&](size_t token) {
+      const auto most = largest_of(team, count, [&](size_t token) {
         const auto* const key = pages.head_at(pages.keys, place.pages, first + token, offset);
         auto product = 0.0F;
         for (auto i = size_t{0}; i < width; ++i)
@@ -224,8 +234,9 @@ struct attention_kernel {
       const auto before = largest;
       largest = most > largest ? most : largest;
       const auto shrink = std::exp(before - largest);
-      const auto added = team.sum(
-        count, [&](size_t token) { return weights[token] = std::exp(weights[token] - largest); });
+      const auto added = sum_of(team, count, [&](size_t token) {
+        return weights[token] = std::exp(weights[token] - largest);
+      });
       total = total * shrink + added;
       team.each(width, [&](size_t i) {
         auto sum = sums[i] * shrink;
@@ -252,20 +263,11 @@ struct single_thread {
       body(i);
   }
 
-  template <class Value>
-  auto sum(size_t count, Value value) const {
-    auto total = decltype(value(size_t{0})){0};
+  template <class Number, class Value, class Operation>
+  Number combine(size_t count, Number all, Value value, Operation with) const {
     for (auto i = size_t{0}; i < count; ++i)
-      total += value(i);
-    return total;
-  }
-
-  template <class Value>
-  float largest(size_t count, Value value) const {
-    auto most = -INFINITY;
-    for (auto i = size_t{0}; i < count; ++i)
-      most = std::fmax(most, value(i));
-    return most;
+      all = with(all, value(i));
+    return all;
   }
 };
 

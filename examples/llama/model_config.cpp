@@ -3,9 +3,12 @@
 #include "base/json_fields.hpp"
 #include "base/try.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <fstream>
+#include <functional>
+#include <numbers>
 #include <optional>
 #include <string_view>
 
@@ -20,36 +23,61 @@ constexpr double any_size = 1e9;
 
 enum class model_family : uint8_t { llama, qwen2, qwen3 };
 
+/// How RoPE scales positions. `plain` does not.
+enum class rope_kind : uint8_t { plain, linear, llama3, yarn };
+
 constexpr auto family_names = std::to_array<std::string_view>({"llama", "qwen2", "qwen3"});
 /// In the order of rope_kind.
 constexpr auto rope_names
   = std::to_array<std::string_view>({"default", "linear", "llama3", "yarn"});
 
-rope_settings read_rope(const json& object, double theta, double positions, json_fields& around) {
-  auto rope = rope_settings{};
+rope_settings read_rope(const json& object, double theta, const model_config& config,
+                        json_fields& around) {
+  constexpr auto full_turn = 2 * std::numbers::pi;
   auto fields = json_fields{object, around};
-  rope.theta = fields.number("rope_theta", 1.0, 1e12, theta);
+  theta = fields.number("rope_theta", 1.0, 1e12, theta);
   // Older files say "type".
-  rope.kind = fields.choice<rope_kind>(fields.has("rope_type") ? "rope_type" : "type", rope_names,
-                                       "default");
-  if (rope.kind == rope_kind::plain)
-    return rope;
-  rope.factor = fields.number("factor", 1.0, any_size);
-  rope.original_positions
-    = fields.number("original_max_position_embeddings", 1.0, any_size, positions);
-  if (rope.kind == rope_kind::llama3) {
-    rope.low_frequency_factor = fields.number("low_freq_factor", 1e-6, any_size);
-    rope.high_frequency_factor = fields.number("high_freq_factor", 1e-6, any_size);
-    if (rope.high_frequency_factor <= rope.low_frequency_factor)
+  const auto kind = fields.choice<rope_kind>(fields.has("rope_type") ? "rope_type" : "type",
+                                             rope_names, "default");
+  const auto factor = kind == rope_kind::plain ? 1 : fields.number("factor", 1.0, any_size);
+  // Sequence length that the model was trained on.
+  const auto trained
+    = fields.number("original_max_position_embeddings", 1.0, any_size, config.positions);
+  auto rope = rope_settings{};
+  // How much of a pair's frequency is divided by `factor`.
+  auto scaled_share = std::function<double(double pair, double frequency)>{};
+  if (kind == rope_kind::linear) {
+    scaled_share = [](double, double) { return 1.0; };
+  } else if (kind == rope_kind::llama3) {
+    const auto low = fields.number("low_freq_factor", 1e-6, any_size);
+    const auto high = fields.number("high_freq_factor", 1e-6, any_size);
+    if (high <= low)
       fields.complain("high_freq_factor", "expected more than low_freq_factor");
-  } else if (rope.kind == rope_kind::yarn) {
-    rope.beta_fast = fields.number("beta_fast", 1e-6, any_size, 32);
-    rope.beta_slow = fields.number("beta_slow", 1e-6, any_size, 1);
-    rope.amplitude
-      = fields.number("attention_factor", 1e-6, any_size, 0.1 * std::log(rope.factor) + 1);
+    scaled_share = [=](double, double frequency) {
+      return (high - trained * frequency / full_turn) / (high - low);
+    };
+  } else if (kind == rope_kind::yarn) {
+    // Pairs below `low` turn often within the trained length and are unchanged, pairs above `high`
+    // are interpolated, pairs between are blended.
+    const auto pair_that_turns = [&](double times) {
+      return config.head_dim * std::log(trained / (times * full_turn)) / (2 * std::log(theta));
+    };
+    const auto fast = pair_that_turns(fields.number("beta_fast", 1e-6, any_size, 32));
+    const auto slow = pair_that_turns(fields.number("beta_slow", 1e-6, any_size, 1));
+    const auto low = std::max(std::floor(fast), 0.0);
+    const auto high = std::min(std::ceil(slow), config.head_dim - 1.0);
+    scaled_share
+      = [=](double pair, double) { return (pair - low) / (low == high ? 0.001 : high - low); };
+    rope.amplitude = static_cast<float>(
+      fields.number("attention_factor", 1e-6, any_size, 0.1 * std::log(factor) + 1));
     for (const auto* unsupported : {"mscale", "mscale_all_dim"})
       if (fields.has(unsupported))
         fields.complain(unsupported, "is not supported");
+  }
+  for (auto pair = uint32_t{0}; pair < config.head_dim / 2; ++pair) {
+    const auto plain = std::pow(theta, -2.0 * pair / config.head_dim);
+    const auto share = scaled_share ? std::clamp(scaled_share(pair, plain), 0.0, 1.0) : 0;
+    rope.frequencies.push_back(static_cast<float>(share * (plain / factor) + (1 - share) * plain));
   }
   return rope;
 }
@@ -79,21 +107,17 @@ void refuse_unsupported(json_fields& fields) {
     fields.complain("layer_types", "has layers without full attention, which are not supported");
 }
 
-void read_family(model_config& config, json_fields& fields) {
+model_config interpret(json_fields& fields) {
+  auto config = model_config{};
+  const auto size = [&](const char* name, uint32_t most, std::optional<uint32_t> otherwise = {}) {
+    return fields.number(name, uint32_t{1}, most, otherwise);
+  };
   const auto family = fields.choice<model_family>("model_type", family_names);
   const auto bias = fields.flag("attention_bias");
   config.qkv_bias = bias || family == model_family::qwen2;
   config.output_bias = bias && family != model_family::qwen2;
   config.mlp_bias = fields.flag("mlp_bias");
   config.qk_norm = family == model_family::qwen3;
-}
-
-model_config interpret(json_fields& fields) {
-  auto config = model_config{};
-  const auto size = [&](const char* name, uint32_t most, std::optional<uint32_t> otherwise = {}) {
-    return fields.number(name, uint32_t{1}, most, otherwise);
-  };
-  read_family(config, fields);
   config.vocabulary = size("vocab_size", 1 << 22);
   config.hidden = size("hidden_size", 1 << 17);
   config.intermediate = size("intermediate_size", 1 << 20);
@@ -116,7 +140,7 @@ model_config interpret(json_fields& fields) {
     if (fields.has(name))
       rope = fields.field(name);
   if (rope.is_object())
-    config.rope = read_rope(rope, theta, config.positions, fields);
+    config.rope = read_rope(rope, theta, config, fields);
   else
     fields.complain("rope_parameters", "expected an object");
   config.end_tokens = read_end_tokens(fields);

@@ -13,23 +13,11 @@ using hicache::ec;
 using hicache::fail;
 using hicache::result;
 
-/// How positions are scaled for RoPE. `plain` does not scale.
-enum class rope_kind : uint8_t { plain, linear, llama3, yarn };
-
+/// How RoPE rotates a head: each pair of its elements by the angle position * frequency.
 struct rope_settings {
-  rope_kind kind = rope_kind::plain;
-  double theta = 10000;
-  double factor = 1;
-  /// llama3 and yarn: sequence length that the model was trained on, in tokens.
-  double original_positions = 0;
-  /// llama3.
-  double low_frequency_factor = 1;
-  double high_frequency_factor = 4;
-  /// yarn.
-  double beta_fast = 32;
-  double beta_slow = 1;
+  std::vector<float> frequencies;
   /// Multiplies sine and cosine; 1 except for yarn.
-  double amplitude = 1;
+  float amplitude = 1;
 };
 
 /// Contents of a model's config.json. read_model_config checks the bounds of all numbers.

@@ -22,8 +22,8 @@ const Answer* answer_of(const tree_answer& answer) {
 
 // -- questions and answers --------------------------------------------------------
 
-void scheduler::ask(operations wanted, std::function<void(answers_of_group)> then) {
-  questions_.push_back({wanted.size(), std::move(then)});
+void scheduler::ask(operations wanted, continuation then) {
+  questions_.emplace_back(wanted.size(), std::move(then));
   std::ranges::move(wanted, std::back_inserter(list_));
 }
 
@@ -63,9 +63,10 @@ scheduler::operations scheduler::open() {
     if (const auto session = each.request.session;
         session != 0 && sessions_.try_emplace(session).second)
       open_session(session);
-  auto open = sequences_.size() - count(state::waiting);
+  auto open = static_cast<uint64_t>(
+    std::ranges::count_if(sequences_, [](const auto& x) { return x.now != state::waiting; }));
   for (auto* each : in_order()) {
-    if (open >= open_limit_.value_or(options_.max_open))
+    if (open >= open_limit_)
       break;
     const auto session = each->request.session;
     // Turns of a session follow each other.
@@ -93,12 +94,10 @@ void scheduler::open_session(session_id session) {
 void scheduler::look_up(sequence& which) {
   which.number = ++last_number_;
   which.now = state::fetching;
-  auto session = session_ref{which.request.session, 0};
-  if (session.session != 0) {
-    auto& known = sessions_.at(session.session);
-    known.last_turn = which.number;
-    session.generation = known.generation;
-  }
+  // Number 0 is no session, and its generation stays 0.
+  auto& known = sessions_[which.request.session];
+  known.last_turn = which.number;
+  const auto session = session_ref{which.request.session, known.generation};
   const auto tokens = std::make_shared<const std::vector<token_id>>(which.tokens);
   // The last token is not looked up: its output is the next token.
   ask({match_request{which.number, {{}, which.request.salt}, tokens, tokens->size() - 1, session},
@@ -115,16 +114,18 @@ void scheduler::look_up(sequence& which) {
 
 scheduler::operations scheduler::make_room() {
   is_short_ = false;
-  auto running = count(state::running);
   for (auto* each : in_order()) {
     if (each->now == state::running && needs_page(*each))
       ask_for_page(*each);
-    else if (each->now == state::ready && running++ < options_.max_running)
+    else if (each->now == state::ready)
       ask_for_room(*each);
   }
   // After the answers to all others.
   ask({}, [this](answers_of_group) {
-    if (is_short_)
+    const auto goes_on = [this](const sequence& x) {
+      return x.is_receiving() || (x.now == state::running && !needs_page(x));
+    };
+    if (is_short_ && std::ranges::none_of(sequences_, goes_on))
       handle_shortage();
     else
       short_turns_ = 0;
@@ -157,19 +158,13 @@ void scheduler::ask_for_room(sequence& which) {
         which.pages = *made->l1_pages;
         which.computed_tokens = found->l1_tokens;
         which.settled_pages = found->l1_tokens / options_.page_size;
-        if (!std::exchange(which.is_admitted_once, true))
+        if (!which.cached_tokens)
           which.cached_tokens = found->l1_tokens;
         seek(which);
       });
 }
 
 void scheduler::handle_shortage() {
-  if (std::ranges::any_of(sequences_, [this](const auto& x) {
-        return x.is_receiving() || (x.now == state::running && !needs_page(x));
-      })) {
-    short_turns_ = 0;
-    return;
-  }
   if (close_idle_session())
     return;
   // All wait for room. The first one keeps what it has; the others give theirs back.
@@ -225,10 +220,6 @@ void scheduler::seek(sequence& which) {
   output.known_pages = which.computed_tokens / options_.page_size;
 }
 
-void scheduler::fail(completion_id id, std::string why) {
-  end(find_completion(id), finish_reason::failed, std::move(why));
-}
-
 // -- computing ----------------------------------------------------------------------
 
 std::vector<slice> scheduler::batch() {
@@ -254,7 +245,6 @@ std::vector<slice> scheduler::batch() {
 void scheduler::computed(const pass_result& result, size_t vocabulary) {
   after_ = result.after;
   auto left = std::span{result.scores};
-  auto load_wait = result.load_wait; // Counted once, however many waited.
   for (auto* each : in_pass_) {
     const auto is_whole = each->tokens_after_pass() == each->tokens.size();
     const auto scores = left.first(is_whole ? vocabulary : 0);
@@ -263,8 +253,7 @@ void scheduler::computed(const pass_result& result, size_t vocabulary) {
       restart(*each);
       continue;
     }
-    if (std::exchange(each->loading, nullptr))
-      each->load_wait += std::exchange(load_wait, {});
+    each->loading = nullptr;
     each->computed_tokens += std::exchange(each->pass_tokens, 0);
     if (is_whole)
       each->tokens.push_back(
@@ -305,12 +294,13 @@ scheduler::operations scheduler::insert() {
 // -- facts --------------------------------------------------------------------------
 
 void scheduler::stepped(const step_result& facts) {
-  for (const auto& each : facts.ready)
-    if (auto* const which = find(each.request); which != nullptr && which->now == state::fetching)
-      which->now = state::ready;
-  for (const auto number : facts.failed)
-    if (auto* const which = find(number))
-      restart(*which);
+  for (auto& each : sequences_) {
+    if (each.now == state::fetching
+        && std::ranges::count(facts.ready, each.number, &ready_request::request) > 0)
+      each.now = state::ready;
+    if (std::ranges::count(facts.failed, each.number) > 0)
+      restart(each);
+  }
   for (auto next = sequences_.begin(); next != sequences_.end();)
     tell(next++);
 }
@@ -329,7 +319,7 @@ bool scheduler::can_compute() const {
              }));
 }
 
-bool scheduler::awaits_handoffs() const {
+bool scheduler::is_idle() const {
   return released_.empty() && closed_.empty() && std::ranges::all_of(sequences_, [](const auto& x) {
            return x.is_receiving() || x.awaits_receiver();
          });
@@ -344,7 +334,6 @@ void scheduler::tell(place which) {
   output.tokens.assign(which->tokens.begin() + static_cast<ptrdiff_t>(which->told),
                        which->tokens.end());
   which->told = which->tokens.size();
-  output.load_wait = std::exchange(which->load_wait, {});
   if (const auto why = finish_of(*which); why != finish_reason::none)
     end(which, why);
 }
@@ -352,24 +341,15 @@ void scheduler::tell(place which) {
 completion_output& scheduler::output_of(const sequence& which) {
   auto& output = outputs_.emplace_back();
   output.id = which.request.id;
-  output.cached_tokens = which.cached_tokens;
+  output.cached_tokens = which.cached_tokens.value_or(0);
   output.handed_tokens = which.handed_tokens;
   return output;
 }
 
 // -- sequences ----------------------------------------------------------------------
 
-sequence* scheduler::find(request_id number) {
-  const auto found = std::ranges::find(sequences_, number, &sequence::number);
-  return found == sequences_.end() ? nullptr : &*found;
-}
-
 scheduler::place scheduler::find_completion(completion_id id) {
   return std::ranges::find_if(sequences_, [id](const auto& x) { return x.request.id == id; });
-}
-
-uint64_t scheduler::count(state wanted) const {
-  return static_cast<uint64_t>(std::ranges::count(sequences_, wanted, &sequence::now));
 }
 
 std::vector<sequence*> scheduler::in_order() {
@@ -407,7 +387,7 @@ void scheduler::end(place which, finish_reason why, std::string error) {
     released_.push_back(which->number);
   const auto [session, ends] = std::pair{which->request.session, which->request.ends_session};
   sequences_.erase(which);
-  open_limit_.reset();
+  open_limit_ = options_.max_running;
   if (ends && is_between_turns(session))
     close_session(session);
 }
@@ -426,14 +406,12 @@ void scheduler::close_session(session_id session) {
 }
 
 bool scheduler::close_idle_session() {
-  auto oldest = session_id{0};
-  for (const auto& [session, known] : sessions_)
-    if (is_between_turns(session)
-        && (oldest == 0 || known.last_turn < sessions_.at(oldest).last_turn))
-      oldest = session;
-  if (oldest == 0)
+  const auto oldest = std::ranges::min_element(sessions_, {}, [this](const auto& x) {
+    return is_between_turns(x.first) ? x.second.last_turn : UINT64_MAX;
+  });
+  if (oldest == sessions_.end() || !is_between_turns(oldest->first))
     return false;
-  close_session(oldest);
+  close_session(oldest->first);
   return true;
 }
 

@@ -21,10 +21,8 @@ struct scheduler_options {
   uint32_t page_size = 64;
   /// Tokens computed in a pass: one of each decoding sequence, and parts of prompts.
   uint64_t pass_tokens = 512;
-  /// Sequences computed side by side.
-  uint64_t max_running = 16;
-  /// Sequences that look for their prefixes, running ones included.
-  uint64_t max_open = 32;
+  /// Sequences that hicache knows at once: that look for their prefixes, or are computed.
+  uint64_t max_running = 32;
   /// Longest sequence of the model, in tokens.
   uint64_t positions = 0;
   std::vector<uint32_t> end_tokens;
@@ -75,9 +73,8 @@ struct sequence {
   uint64_t computed_tokens = 0;
   uint64_t pass_tokens = 0;
   hicache::layer_progress_ptr loading;
-  uint64_t cached_tokens = 0;
-  std::chrono::nanoseconds load_wait{};
-  bool is_admitted_once = false;
+  /// Of the prompt, when it had room for the first time.
+  std::optional<uint64_t> cached_tokens;
   /// Tokens that were given out.
   size_t told = 0;
   /// Prefill instances that were asked in vain.
@@ -126,7 +123,9 @@ public:
   void open_handoff(completion_id id) { find_completion(id)->is_open = true; }
 
   /// Ends a completion that cannot be.
-  void fail(completion_id id, std::string why);
+  void fail(completion_id id, std::string why) {
+    end(find_completion(id), finish_reason::failed, std::move(why));
+  }
 
   /// The KV of the prompt and the first token have come.
   void receive(completion_id id, hicache::token_id first);
@@ -165,26 +164,16 @@ public:
   bool can_compute() const;
 
   /// Whether this turn is the last one, on all ranks.
-  bool has_ended() const noexcept { return is_last_ && is_idle(); }
+  bool has_ended() const { return is_last_ && is_idle(); }
 
-  /// Whether a turn has nothing to do.
-  bool is_idle() const noexcept {
-    return sequences_.empty() && released_.empty() && closed_.empty();
-  }
-
-  /// The same, until something is heard of the handoffs.
-  bool awaits_handoffs() const;
+  /// Whether a turn has nothing to do until something is heard of handoffs, if there are any.
+  bool is_idle() const;
 
 private:
   using state = sequence::state;
   using place = std::list<sequence>::iterator;
   using answers_of_group = std::span<const hicache::tree_answer>;
-
-  /// Operations of the next list, and what to do with their answers; sequences live until then.
-  struct question {
-    size_t size = 0;
-    std::function<void(answers_of_group)> then;
-  };
+  using continuation = std::function<void(answers_of_group)>;
 
   /// A streaming session of hicache.
   struct conversation {
@@ -195,7 +184,7 @@ private:
   };
 
   /// Adds operations to the next list.
-  void ask(operations wanted, std::function<void(answers_of_group)> then);
+  void ask(operations wanted, continuation then);
 
   void open_session(hicache::session_id session);
 
@@ -205,15 +194,11 @@ private:
 
   void ask_for_page(sequence& which);
 
-  sequence* find(hicache::request_id number);
-
   place find_completion(completion_id id);
 
   /// Asks the next prefill instance for what the sequence lacks, if there is one and it is worth
   /// it.
   void seek(sequence& which);
-
-  uint64_t count(state wanted) const;
 
   /// Whether a session is open, and none of its turns is.
   bool is_between_turns(hicache::session_id session) const;
@@ -251,7 +236,9 @@ private:
   std::list<sequence> sequences_;
   hicache::request_id last_number_ = 0;
   operations list_;
-  std::vector<question> questions_;
+  /// Sizes of groups of its operations, and what to do with the answers to each group; sequences
+  /// live until then.
+  std::vector<std::pair<size_t, continuation>> questions_;
   /// Requests of hicache to release, and sessions to close.
   std::vector<hicache::request_id> released_;
   std::vector<hicache::session_ref> closed_;
@@ -261,8 +248,8 @@ private:
   /// Sequences of the slices.
   std::vector<sequence*> in_pass_;
   std::vector<completion_id> dropped_;
-  /// Only this many may be open, because pages are short.
-  std::optional<uint64_t> open_limit_;
+  /// As scheduler_options::max_running; fewer while pages are short.
+  uint64_t open_limit_ = options_.max_running;
   bool is_short_ = false;
   /// As in pass_result, of the last pass.
   void* after_ = nullptr;

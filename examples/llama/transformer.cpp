@@ -4,59 +4,15 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <numbers>
 #include <utility>
 
 namespace llama {
-
-namespace {
-
-/// RoPE: one factor per pair of elements of a head. The angle is position * factor.
-std::vector<float> rope_frequencies(const rope_settings& rope, uint32_t head_dim) {
-  constexpr auto full_turn = 2 * std::numbers::pi;
-  auto frequencies = std::vector<float>(head_dim / 2);
-  // yarn: pairs below `low` turn often within the trained length and are unchanged, pairs above
-  // `high` are interpolated, pairs between are blended.
-  const auto pair_that_turns = [&](double times) {
-    return head_dim * std::log(rope.original_positions / (times * full_turn))
-           / (2 * std::log(rope.theta));
-  };
-  auto low = 0.0;
-  auto high = 0.0;
-  if (rope.kind == rope_kind::yarn) {
-    low = std::max(std::floor(pair_that_turns(rope.beta_fast)), 0.0);
-    high = std::min(std::ceil(pair_that_turns(rope.beta_slow)), head_dim - 1.0);
-    if (low == high)
-      high += 0.001;
-  }
-  for (auto i = size_t{0}; i < frequencies.size(); ++i) {
-    const auto plain = std::pow(rope.theta, -2.0 * static_cast<double>(i) / head_dim);
-    const auto slow = plain / rope.factor;
-    auto share_of_slow = 0.0;
-    if (rope.kind == rope_kind::linear) {
-      share_of_slow = 1;
-    } else if (rope.kind == rope_kind::llama3) {
-      const auto turns = rope.original_positions * plain / full_turn;
-      share_of_slow = (rope.high_frequency_factor - turns)
-                      / (rope.high_frequency_factor - rope.low_frequency_factor);
-    } else if (rope.kind == rope_kind::yarn) {
-      share_of_slow = (static_cast<double>(i) - low) / (high - low);
-    }
-    share_of_slow = std::clamp(share_of_slow, 0.0, 1.0);
-    frequencies[i] = static_cast<float>(share_of_slow * slow + (1 - share_of_slow) * plain);
-  }
-  return frequencies;
-}
-
-} // namespace
 
 transformer::transformer(model_config config, model_weights weights, hicache::device_layers pool,
                          element_type type, std::unique_ptr<processor> device, rank_sum sum)
   : config_(std::move(config)), weights_(std::move(weights)), pool_(std::move(pool)), type_(type),
     device_(std::move(device)),
-    sum_(std::move(sum)), shape_{weights_.heads, weights_.kv_heads, config_.head_dim},
-    frequencies_(rope_frequencies(config_.rope, config_.head_dim)) {}
+    sum_(std::move(sum)), shape_{weights_.heads, weights_.kv_heads, config_.head_dim} {}
 
 result<pass_result> transformer::compute(std::span<const slice> slices, pass_watch* watch) {
   // Nobody waited for the last pass if it had no scores; its rows are overwritten now.
@@ -137,16 +93,17 @@ void transformer::attend(uint32_t layer, std::span<const slice> slices, pass_wat
                                  pool_.shape.page_size, type_};
   device_->run(store_kernel{qkv_.data(), places_.data(), shape_, pages,
                             device_->place(weights.q_norm), device_->place(weights.k_norm),
-                            config_.norm_epsilon, device_->place(frequencies_),
-                            static_cast<float>(config_.rope.amplitude)},
+                            config_.norm_epsilon, device_->place(config_.rope.frequencies),
+                            config_.rope.amplitude},
                rows_ * (shape_.heads + 2 * shape_.kv_heads));
   // The cached pages are needed only now. A rank whose load failed continues with invalid data,
   // because the others wait for its sums; the engine discards the result.
-  const auto begin = std::chrono::steady_clock::now();
   for (const auto& each : slices)
-    if (each.loading != nullptr)
+    if (each.loading != nullptr) {
+      const auto begin = std::chrono::steady_clock::now();
       device_->wait_for(*each.loading, layer);
-  done.load_wait += std::chrono::steady_clock::now() - begin;
+      done.load_wait += std::chrono::steady_clock::now() - begin;
+    }
   if (watch != nullptr)
     watch->stored(layer);
   device_->run(attention_kernel{qkv_.data(), places_.data(), shape_, pages, attended_.data()},

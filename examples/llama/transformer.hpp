@@ -101,7 +101,6 @@ private:
   const std::unique_ptr<processor> device_;
   const rank_sum sum_;
   const head_shape shape_;
-  const std::vector<float> frequencies_;
   // One row per token of the pass.
   size_t rows_ = 0;
   std::pmr::vector<hicache::page_index> pages_{device_->memory()};

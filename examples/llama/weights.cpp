@@ -38,34 +38,21 @@ public:
                                                  + each.name + "\" that another file has, too");
   }
 
-  std::vector<float> vector(const std::string& name, uint64_t length) {
-    return matrix(name, 1, length);
+  /// A vector, or a whole matrix.
+  std::vector<float> whole(const std::string& name, uint64_t columns, uint64_t rows = 1) {
+    auto numbers = std::vector<float>{};
+    status_ = read(numbers, name, rows, columns, {0, rows, 0, columns});
+    return numbers;
   }
 
-  std::vector<float> matrix(const std::string& name, uint64_t rows, uint64_t columns) {
-    auto whole = std::vector<float>{};
-    append(whole, name, rows, columns, {0, rows, 0, columns});
-    return whole;
-  }
-
-  /// Appends the outputs [first, first + count) of a layer with `inputs` inputs.
-  void append_outputs(linear_layer& layer, const std::string& name, uint64_t outputs,
-                      uint64_t inputs, uint64_t first, uint64_t count, bool has_bias) {
-    append(layer.weights, name + ".weight", outputs, inputs, {first, count, 0, inputs});
+  /// Appends a part of a layer: rows are outputs, columns are inputs.
+  void append(linear_layer& layer, const std::string& name, uint64_t outputs, uint64_t inputs,
+              const tensor_part& part, bool has_bias) {
+    status_ = read(layer.weights, name + ".weight", outputs, inputs, part);
     if (has_bias)
-      append(layer.bias, name + ".bias", 1, outputs, {0, 1, first, count});
-    layer.inputs = static_cast<uint32_t>(inputs);
-    layer.outputs += static_cast<uint32_t>(count);
-  }
-
-  /// A layer restricted to the inputs [first, first + count).
-  linear_layer inputs_of(const std::string& name, uint64_t outputs, uint64_t inputs, uint64_t first,
-                         uint64_t count, bool has_bias) {
-    auto layer = linear_layer{static_cast<uint32_t>(count), static_cast<uint32_t>(outputs), {}, {}};
-    append(layer.weights, name + ".weight", outputs, inputs, {0, outputs, first, count});
-    if (has_bias)
-      layer.bias = vector(name + ".bias", outputs);
-    return layer;
+      status_ = read(layer.bias, name + ".bias", 1, outputs, {0, 1, part.first_row, part.rows});
+    layer.inputs = static_cast<uint32_t>(part.columns);
+    layer.outputs += static_cast<uint32_t>(part.rows);
   }
 
   const result<void>& status() const { return status_; }
@@ -76,15 +63,11 @@ private:
     const stored_tensor* tensor;
   };
 
-  void append(std::vector<float>& target, const std::string& name, uint64_t rows, uint64_t columns,
-              const tensor_part& part) {
-    if (status_)
-      status_ = read(target, name, rows, columns, part);
-  }
-
   /// Appends part of a matrix of `rows` and `columns`; a vector has one row.
   result<void> read(std::vector<float>& target, const std::string& name, uint64_t rows,
                     uint64_t columns, const tensor_part& part) const {
+    if (!status_)
+      return status_;
     static const auto types = std::map<std::string_view, element_type>{
       {"F32", element_type::fp32}, {"F16", element_type::fp16}, {"BF16", element_type::bf16}};
     const auto found = places_.find(name);
@@ -130,25 +113,26 @@ layer_weights load_layer(const model_config& config, tensor_reader& from, uint32
   const auto my_kv = width * split.heads;
   const auto first_kv = my_kv * split.part_of(rank);
   const auto inner = uint64_t{config.intermediate} / ranks;
+  const auto hidden = uint64_t{config.hidden};
   auto loaded = layer_weights{};
-  loaded.attention_norm = from.vector(prefix + "input_layernorm.weight", config.hidden);
-  loaded.mlp_norm = from.vector(prefix + "post_attention_layernorm.weight", config.hidden);
-  from.append_outputs(loaded.qkv, attention + "q_proj", q, config.hidden, my_q * rank, my_q,
-                      config.qkv_bias);
+  loaded.attention_norm = from.whole(prefix + "input_layernorm.weight", hidden);
+  loaded.mlp_norm = from.whole(prefix + "post_attention_layernorm.weight", hidden);
+  from.append(loaded.qkv, attention + "q_proj", q, hidden, {my_q * rank, my_q, 0, hidden},
+              config.qkv_bias);
   for (const auto* name : {"k_proj", "v_proj"})
-    from.append_outputs(loaded.qkv, attention + name, kv, config.hidden, first_kv, my_kv,
-                        config.qkv_bias);
+    from.append(loaded.qkv, attention + name, kv, hidden, {first_kv, my_kv, 0, hidden},
+                config.qkv_bias);
   if (config.qk_norm) {
-    loaded.q_norm = from.vector(attention + "q_norm.weight", width);
-    loaded.k_norm = from.vector(attention + "k_norm.weight", width);
+    loaded.q_norm = from.whole(attention + "q_norm.weight", width);
+    loaded.k_norm = from.whole(attention + "k_norm.weight", width);
   }
-  loaded.output
-    = from.inputs_of(attention + "o_proj", config.hidden, q, my_q * rank, my_q, config.output_bias);
+  from.append(loaded.output, attention + "o_proj", hidden, q, {0, hidden, my_q * rank, my_q},
+              config.output_bias);
   for (const auto* name : {"gate_proj", "up_proj"})
-    from.append_outputs(loaded.gate_up, mlp + name, config.intermediate, config.hidden,
-                        inner * rank, inner, config.mlp_bias);
-  loaded.down = from.inputs_of(mlp + "down_proj", config.hidden, config.intermediate, inner * rank,
-                               inner, config.mlp_bias);
+    from.append(loaded.gate_up, mlp + name, config.intermediate, hidden,
+                {inner * rank, inner, 0, hidden}, config.mlp_bias);
+  from.append(loaded.down, mlp + "down_proj", hidden, config.intermediate,
+              {0, hidden, inner * rank, inner}, config.mlp_bias);
   return loaded;
 }
 
@@ -166,15 +150,15 @@ result<model_weights> load_weights(const model_config& config, const std::filesy
   auto loaded = model_weights{};
   loaded.heads = config.heads / ranks;
   loaded.kv_heads = split->heads;
-  loaded.embedding = reader.matrix("model.embed_tokens.weight", config.vocabulary, config.hidden);
+  loaded.embedding = reader.whole("model.embed_tokens.weight", config.hidden, config.vocabulary);
   for (auto layer = uint32_t{0}; layer < config.layers; ++layer)
     loaded.layers.push_back(load_layer(config, reader, layer, *split, rank, ranks));
-  loaded.final_norm = reader.vector("model.norm.weight", config.hidden);
+  loaded.final_norm = reader.whole("model.norm.weight", config.hidden);
   loaded.first_token = static_cast<uint32_t>(uint64_t{config.vocabulary} * rank / ranks);
-  const auto end = static_cast<uint32_t>(uint64_t{config.vocabulary} * (rank + 1) / ranks);
-  reader.append_outputs(loaded.head, config.tied_embeddings ? "model.embed_tokens" : "lm_head",
-                        config.vocabulary, config.hidden, loaded.first_token,
-                        end - loaded.first_token, false);
+  const auto end = uint64_t{config.vocabulary} * (rank + 1) / ranks;
+  reader.append(loaded.head, config.tied_embeddings ? "model.embed_tokens" : "lm_head",
+                config.vocabulary, config.hidden,
+                {loaded.first_token, end - loaded.first_token, 0, config.hidden}, false);
   HICACHE_TRY(reader.status());
   return loaded;
 }

@@ -92,6 +92,8 @@ struct evicted_object {
   time_point used = {};
   /// As in page_write; 0 if the store does not know it.
   uint64_t fingerprint = 0;
+  /// As in page_write; 0 if the store does not know it.
+  uint64_t tenant = 0;
 };
 
 /// Counters since a store was opened. Each object of a read counts once: as hit, miss, corrupt or
@@ -156,6 +158,10 @@ struct tier_health {
   /// The store's name.
   std::string name;
   backend_health health;
+  /// Bytes of the objects that it was given and has stored.
+  uint64_t written_bytes = 0;
+  /// Objects that it was not given, because they were over its budget of bytes.
+  uint64_t over_budget = 0;
 };
 
 /// An object in a store's list.
@@ -193,6 +199,8 @@ struct store_capabilities {
   /// Objects may be of several namespaces: page_write::fingerprint counts, and the store lists its
   /// objects with theirs.
   bool keeps_namespaces = false;
+  /// What is read may differ from what was written, by quantisation.
+  bool is_lossy = false;
   /// Object size with the best throughput; 0 if it does not matter.
   uint64_t preferred_object_bytes = 0;
   /// Objects moved at once; larger batches take proportionally longer. 0 if it does not matter.
@@ -264,7 +272,8 @@ public:
   /// the last one; an empty one ends that.
   /// @param watch Called on a thread of the store, which waits for it; must not wait for the store.
   /// @param wants_bytes Whether the objects' bytes are to be told, which may cost reads.
-  /// @returns false if the store cannot tell, or not of all objects
+  /// @returns false if the store cannot tell, or not of all objects: then the others may be told
+  /// without bytes
   virtual bool watch_evictions(eviction_watch watch, bool wants_bytes);
 
   /// Has the store say from now on how recently the objects were used that it evicts and that are
@@ -292,6 +301,10 @@ public:
   /// failed.
   virtual batch_number write(store_batch<page_write> pages, time_point deadline, pages_done done)
     = 0;
+
+  /// Stores objects that a slower store had and that are in use: as `write`. A store whose batches
+  /// wait begins with these before other writes; one that makes no difference need not override it.
+  virtual batch_number promote(store_batch<page_write> pages, time_point deadline, pages_done done);
 
   /// Removes objects. A key that does not exist succeeds.
   virtual batch_number remove(store_batch<page_key> keys, time_point deadline, pages_done done) = 0;
@@ -325,6 +338,11 @@ inline bool storage_backend::watch_evictions(eviction_watch, bool) {
 
 inline bool storage_backend::watch_losses(loss_watch) {
   return false;
+}
+
+inline storage_backend::batch_number
+storage_backend::promote(store_batch<page_write> pages, time_point deadline, pages_done done) {
+  return write(std::move(pages), deadline, std::move(done));
 }
 
 inline storage_backend::batch_number storage_backend::list(std::string, time_point,

@@ -5,7 +5,6 @@
 #include "rpc/endpoint.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 namespace hicache {

@@ -9,7 +9,6 @@
 #include "runtime/network_flags.hpp"
 
 #include <nlohmann/json.hpp>
-#include <spdlog/spdlog.h>
 
 #include <prometheus/text_serializer.h>
 
@@ -136,7 +135,7 @@ public:
       if (!listening)
         return fail(listening.error().code, "--admin-socket: " + listening.error().detail);
     }
-    auto chosen = front_.start({where, {}});
+    auto chosen = front_.start(where);
     if (!chosen)
       return fail(chosen.error().code, "--listen: " + chosen.error().detail);
     address_ = to_string(*chosen);

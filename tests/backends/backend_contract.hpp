@@ -52,10 +52,17 @@ struct backend_factory {
   bool lists = false;
   /// Whether the store can remove objects. One that cannot has no bound, and tells no occupancy.
   bool removes = true;
+  /// What the machine lacks for this store, whose tests are skipped then; empty if nothing.
+  std::string lacking = {};
 };
 
 class BackendContractTest : public testing::TestWithParam<backend_factory> {
 protected:
+  void SetUp() override {
+    if (!GetParam().lacking.empty())
+      GTEST_SKIP() << GetParam().lacking;
+  }
+
   waiting_store& open(room size) {
     auto opened = GetParam().open(clock_, size);
     surroundings_ = std::move(opened.surroundings);

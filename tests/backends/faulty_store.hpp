@@ -10,6 +10,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -78,6 +79,12 @@ public:
     return held_.size();
   }
 
+  /// Batches that were promotions. Their faults are those of writes.
+  size_t promotions() {
+    const auto lock = std::scoped_lock{mutex_};
+    return promotions_;
+  }
+
   /// Regions of memory that it was told of.
   size_t regions() {
     const auto lock = std::scoped_lock{mutex_};
@@ -95,7 +102,12 @@ public:
 
   std::string name() const override { return inner_->name(); }
 
-  store_capabilities capabilities() const override { return inner_->capabilities(); }
+  store_capabilities capabilities() const override {
+    return claimed_.value_or(inner_->capabilities());
+  }
+
+  /// Has it say that it is like this.
+  void claim(const store_capabilities& what) { claimed_ = what; }
 
   tier_names tiers() const override { return inner_->tiers(); }
 
@@ -203,6 +215,15 @@ public:
         break;
     }
     return inner_->write(std::move(pages), deadline, std::move(done));
+  }
+
+  batch_number promote(store_batch<page_write> pages, time_point deadline,
+                       pages_done done) override {
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      ++promotions_;
+    }
+    return write(std::move(pages), deadline, std::move(done));
   }
 
   batch_number remove(store_batch<page_key> keys, time_point deadline, pages_done done) override {
@@ -334,10 +355,13 @@ private:
   }
 
   const std::unique_ptr<storage_backend> inner_;
+  /// Set before it is used.
+  std::optional<store_capabilities> claimed_;
   std::mutex mutex_; // Guards what follows.
   fault_source faults_;
   std::deque<held_batch> held_;
   size_t regions_ = 0;
+  size_t promotions_ = 0;
   batch_number last_number_ = 0;
 };
 

@@ -62,6 +62,30 @@ TEST_F(FileBackendTest, AFolderWithoutLogsIsTakenOverByTheTimesOfItsFiles) {
             (std::vector{true, true, false, true}));
 }
 
+TEST_F(FileBackendTest, TellsWhatThisProcessEvicts) {
+  const auto store = open(2 * file_bytes);
+  auto told = std::vector<page_key>{};
+  EXPECT_FALSE(store->watch_evictions(
+    [&](std::span<const evicted_object> objects) {
+      for (const auto& x : objects) {
+        EXPECT_FALSE(fs::exists(file_of(1)));
+        EXPECT_TRUE(x.bytes.empty());
+        told.push_back(x.key);
+      }
+    },
+    true))
+    << "others evict, too";
+  for (const auto number : {1u, 2u, 3u})
+    ASSERT_TRUE(put(*store, key_of(number), bytes_of(number, size)));
+  EXPECT_EQ(told, std::vector{key_of(1)});
+  ASSERT_TRUE(drop(*store, key_of(2)));
+  EXPECT_EQ(told.size(), 1u) << "it was removed";
+  store->watch_evictions({}, false);
+  for (const auto number : {4u, 5u})
+    ASSERT_TRUE(put(*store, key_of(number), bytes_of(number, size)));
+  EXPECT_EQ(told.size(), 1u);
+}
+
 TEST_F(FileBackendTest, NeverPutsMoreOnTheDiskThanItsBound) {
   const auto store = open(1000);
   for (auto number = uint64_t{0}; number < 50; ++number) {

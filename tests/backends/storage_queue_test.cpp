@@ -8,14 +8,18 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <semaphore>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
 namespace hicache::test {
 namespace {
 
+using namespace std::chrono_literals;
 using testing::ElementsAre;
 
 /// A store that does what the test says at every call and then answers well.
@@ -260,6 +264,90 @@ TEST(StorageQueueTest, TheEndAnswersWaitingBatchesAndWaitsForTheRunningOne) {
   EXPECT_THAT(running, ElementsAre(error{}, error{}));
   waiting.expect_all(error{ec::stopping, {}});
   EXPECT_EQ(gate.calls, 1);
+}
+
+// -- the order of batches that wait -------------------------------------------
+
+/// A queue whose only worker is kept busy while batches are submitted.
+class StorageQueueOrderTest : public testing::Test {
+protected:
+  StorageQueueOrderTest() {
+    queue_.lookup(keys, no_deadline, [](const auto&) {});
+    gate_.entered.get_future().wait();
+  }
+
+  /// Notes that a batch is answered.
+  auto note(const std::string& what) {
+    return [this, what](const auto&) { order_.push_back(what); };
+  }
+
+  void read(const std::string& what, std::chrono::hours deadline) {
+    queue_.read(std::vector<page_read>(1), time_point{deadline}, note(what), {});
+  }
+
+  void write(const std::string& what, std::chrono::hours deadline) {
+    queue_.write(std::vector<page_write>(1), time_point{deadline}, note(what));
+  }
+
+  void promote(const std::string& what, std::chrono::hours deadline) {
+    queue_.promote(std::vector<page_write>(1), time_point{deadline}, note(what));
+  }
+
+  void remove(const std::string& what, std::chrono::hours deadline) {
+    queue_.remove(keys, time_point{deadline}, note(what));
+  }
+
+  /// Lets the worker go on.
+  /// @returns the batches as they were answered
+  std::vector<std::string> order() {
+    auto last = std::promise<void>{};
+    queue_.write(std::vector<page_write>(1), no_deadline, [&](const auto&) { last.set_value(); });
+    gate_.released.set_value();
+    last.get_future().wait();
+    return order_;
+  }
+
+  gate gate_;
+  std::vector<std::string> order_;
+  storage_queue queue_{gate_.backend(), 1};
+};
+
+TEST_F(StorageQueueOrderTest, ReadsBeginBeforePromotionsAndTheseBeforeOtherWrites) {
+  write("write", 1h);
+  remove("removal", 1h);
+  queue_.list({}, time_point{1h}, note("list"));
+  promote("promotion", 3h);
+  read("read", 4h);
+  queue_.lookup(keys, time_point{5h}, note("look-up"));
+  queue_.health(note("health"));
+  EXPECT_THAT(order(),
+              ElementsAre("health", "read", "look-up", "promotion", "write", "removal", "list"));
+}
+
+TEST_F(StorageQueueOrderTest, ReadsBeginByTheirDeadlines) {
+  read("third", 3h);
+  read("first", 1h);
+  queue_.lookup(keys, time_point{2h}, note("second"));
+  read("fourth", 3h);
+  EXPECT_THAT(order(), ElementsAre("first", "second", "third", "fourth"));
+}
+
+TEST_F(StorageQueueOrderTest, WritesKeepTheirOrderWhateverTheirDeadlines) {
+  write("parent", 3h);
+  write("child", 2h);
+  remove("removal", 1h);
+  write("again", 0h);
+  promote("promoted parent", 9h);
+  promote("promoted child", 8h);
+  EXPECT_THAT(order(), ElementsAre("promoted parent", "promoted child", "parent", "child",
+                                   "removal", "again"));
+}
+
+TEST_F(StorageQueueOrderTest, ABatchOfAnyClassIsWithdrawn) {
+  write("write", 1h);
+  const auto number = queue_.read(std::vector<page_read>(1), no_deadline, note("read"), {});
+  EXPECT_EQ(queue_.expire(number), storage_queue::expiry::withdrawn);
+  EXPECT_THAT(order(), ElementsAre("write"));
 }
 
 // -- calls that do not return -------------------------------------------------

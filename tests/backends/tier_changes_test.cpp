@@ -233,7 +233,7 @@ TEST_F(TierChangesTest, WhatWouldBreakARuleChangesNothing) {
   EXPECT_EQ(tiers_->add_tier({files(), {}}, 1).error(),
             (error{ec::invalid_argument,
                    "tier 3 takes what the tier above evicts, but that one does not tell; expected "
-                   "memory or disk there, without codecs"}));
+                   "memory, disk or hf3fs there, without fp8"}));
   put_all({1, 2, 3});
   EXPECT_TRUE(has_in(disk, 1) && !has_in(memory, 1)) << "what is evicted goes down as before";
   EXPECT_EQ(tiers_in_use(), 2u);

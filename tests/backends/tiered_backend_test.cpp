@@ -77,22 +77,12 @@ TEST_F(TieredBackendTest, WhatIsEvictedGoesDownTierByTier) {
     EXPECT_TRUE(is_right(number));
 }
 
-TEST_F(TieredBackendTest, ABudgetHoldsForWhatIsEvicted) {
-  add({}, object_bytes);
-  auto& disk = add({parse_tier_writes("evict").value(), false, 0, object_bytes});
-  auto& store = open();
-  for (const auto number : {1u, 2u, 3u})
-    ASSERT_TRUE(put(store, key_of(number), bytes_of(number, object_bytes)));
-  EXPECT_TRUE(has_in(disk, 1));
-  EXPECT_FALSE(has_in(disk, 2)) << "the day's bytes are written";
-}
-
 TEST_F(TieredBackendTest, AStoreThatDoesNotTellWhatItEvictsIsNamed) {
   const auto sentence = [](size_t tier) {
     return error{ec::invalid_argument,
                  "tier " + std::to_string(tier)
                    + " takes what the tier above evicts, but that one does not "
-                     "tell; expected memory or disk there, without codecs"};
+                     "tell; expected memory, disk or hf3fs there, without fp8"};
   };
   add(rules("evict"));
   add();
@@ -203,6 +193,24 @@ TEST_F(TieredBackendTest, TheNthUseIsCopiedToATierBelow) {
   EXPECT_TRUE(has_in(memory, 1));
 }
 
+TEST_F(TieredBackendTest, WhatIsLossyIsCopiedOnlyWhereNobodyTakesItForLossless) {
+  auto& memory = add();
+  auto& cluster = add();
+  auto& disk = add();
+  auto& small = add();
+  auto& lossy = add();
+  cluster.claim({.is_shared = true});
+  disk.claim({.survives_restarts = true});
+  small.claim({.is_shared = true, .is_lossy = true});
+  lossy.claim({.is_lossy = true});
+  open();
+  put_in(lossy, 1);
+  for (auto uses = 0; uses < 2; ++uses)
+    EXPECT_TRUE(is_right(1));
+  EXPECT_TRUE(has_in(memory, 1) && has_in(small, 1));
+  EXPECT_FALSE(has_in(cluster, 1) || has_in(disk, 1));
+}
+
 /// What is copied is read until the batch ends, so its parts must not be given to others before.
 TEST_F(TieredBackendTest, ObjectsToBeCopiedAreNotReportedBefore) {
   add();
@@ -258,26 +266,18 @@ TEST_F(TieredBackendTest, CopiesKeepToTheirMemory) {
   EXPECT_TRUE(has_in(memory, 2)) << "the memory is free again";
 }
 
-TEST_F(TieredBackendTest, ATiersBudgetOfBytesLimitsItsWrites) {
-  auto limited = tier_rules{};
-  limited.bytes_per_second = 2 * object_bytes;
-  auto& disk = add(limited);
-  auto& store = open();
-  const auto write = [&](uint64_t first) {
-    auto bytes = std::vector<page_bytes>{};
-    auto writes = std::vector<page_write>{};
-    for (auto i = first; i < first + 3; ++i)
-      bytes.push_back(bytes_of(i, object_bytes));
-    for (auto i = first; i < first + 3; ++i)
-      writes.push_back({key_of(i), {}, {bytes[i - first]}});
-    return store.set(writes, no_deadline);
-  };
-  const auto first = write(1);
-  EXPECT_TRUE(first[0] && first[1]);
-  EXPECT_EQ(error_of(first[2]).code, ec::store_full);
-  EXPECT_FALSE(has_in(disk, 3));
-  clock_.advance(1s);
-  EXPECT_TRUE(write(4)[1]);
+TEST_F(TieredBackendTest, OnlyCopiesToTiersAboveArePromotions) {
+  auto& memory = add();
+  auto& disk = add();
+  auto& often = add(rules("hits:2", false));
+  open();
+  put_in(disk, 1);
+  for (auto i = 0; i < 2; ++i)
+    EXPECT_TRUE(is_right(1));
+  EXPECT_TRUE(has_in(memory, 1) && has_in(often, 1));
+  EXPECT_EQ(memory.promotions(), 1u);
+  EXPECT_EQ(disk.promotions(), 0u);
+  EXPECT_EQ(often.promotions(), 0u);
 }
 
 TEST_F(TieredBackendTest, ATierThatFailsIsLeftOutForAWhile) {

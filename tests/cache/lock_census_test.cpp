@@ -27,9 +27,9 @@ struct random_holder {
 
   void count_locks(lock_census& census) const {
     for (const auto* end : l1_ends)
-      census.add_l1(*end);
+      census.add(end, nullptr);
     for (const auto* end : l2_ends)
-      census.add_l2(*end);
+      census.add(nullptr, end);
   }
 
   std::vector<radix_node*> l1_ends;
@@ -44,9 +44,8 @@ TEST(LockCensus, CountsEachPathAndEachTierApart) {
   const auto& abcd = d.add("abcd", held::both);
   const auto& abx = d.add("abx", held::both);
   auto census = lock_census{};
-  census.add_l1(abcd);
-  census.add_l1(abx);
-  census.add_l2(ab);
+  census.add(&abcd, &ab);
+  census.add(&abx, nullptr);
   EXPECT_EQ(census.l1_locks(*ab.parent()), 2);
   EXPECT_EQ(census.l1_locks(ab), 2);
   EXPECT_EQ(census.l1_locks(abcd), 1);

@@ -1,5 +1,6 @@
 #include "cache/hash/page_hash.hpp"
 #include "cache/radix/prefix_key.hpp"
+#include "tests/cache/page_keys.hpp"
 #include "tests/cache/tree_driver.hpp"
 
 #include <gtest/gtest.h>

@@ -87,5 +87,21 @@ TEST(ByteBudgetTest, GrantsTheBytesOfADay) {
   EXPECT_TRUE(budget.take(10, start + 10s));
 }
 
+TEST(ByteBudgetTest, WhatIsGivenBackIsGrantedAgain) {
+  auto budget = byte_budget{100, 200};
+  EXPECT_TRUE(budget.take(100, start));
+  EXPECT_FALSE(budget.take(40, start));
+  budget.give_back(40);
+  EXPECT_TRUE(budget.take(40, start));
+  budget.give_back(500);
+  EXPECT_TRUE(budget.take(100, start));
+  EXPECT_FALSE(budget.take(1, start)) << "no more than a second's bytes";
+  EXPECT_TRUE(budget.take(100, start + 1s));
+  EXPECT_FALSE(budget.take(100, start + 2s)) << "nor than a day's";
+  auto unlimited = byte_budget{0, 0};
+  unlimited.give_back(100);
+  EXPECT_TRUE(unlimited.take(100, start));
+}
+
 } // namespace
 } // namespace hicache::test

@@ -23,14 +23,14 @@ void decode(std::span<const std::byte> header) {
   const auto size = disk_header_at(header);
   if (size)
     HICACHE_CHECK(*size > 0 && *size % disk_block_bytes == 0);
-  const auto record = decode_disk_record(header);
+  auto record = decode_disk_record(header);
   if (!record) {
     HICACHE_CHECK(record.error().code == ec::corrupt_page);
     return;
   }
   HICACHE_CHECK(disk_record_bytes(*record) % disk_block_bytes == 0);
-  auto again
-    = std::vector<std::byte>(disk_header_bytes(record->objects.size(), record->removals.size()));
+  record->version = disk_record_version;
+  auto again = std::vector<std::byte>(disk_header_bytes(*record));
   encode_disk_record(*record, again);
   HICACHE_CHECK(decode_disk_record(again) == record);
 }

@@ -5,7 +5,7 @@
 #include "cache/hash/page_hash.hpp"
 #include "cache/oplog/op_log.hpp"
 #include "cache/prefix/cache_event.hpp"
-#include "cache/radix/prefix_key.hpp"
+#include "tests/cache/page_keys.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -99,7 +99,8 @@ void check_common_prefix(const std::vector<token_id>& tokens, uint32_t size, boo
   if (changed < other.size())
     ++other[changed];
   const auto key = [&](const std::vector<token_id>& of) {
-    return prefix_key{ns, std::make_shared<const std::vector<token_id>>(of), of.size(), bigram};
+    return test::prefix_key{ns, std::make_shared<const std::vector<token_id>>(of), of.size(),
+                            bigram};
   };
   const auto common = common_prefix(key(tokens), key(other), size);
   HICACHE_CHECK(common && *common == *common_prefix(key(other), key(tokens), size));

@@ -305,10 +305,18 @@ TEST_P(CopyEngineTest, CompletesCommandsOfOneDirectionInIssueOrder) {
     // Long, short and empty commands; the two directions touch different pages.
     auto writes = std::vector<write_command>{};
     auto reads = std::vector<load_command>{};
+    auto free = some_pages(5, 4, random);
+    const auto take = [&](size_t count) {
+      count = std::min(count, free.size());
+      const auto taken
+        = std::vector<page_index>(free.end() - static_cast<ptrdiff_t>(count), free.end());
+      free.resize(free.size() - count);
+      return taken;
+    };
     for (auto left = random() % 4; left > 0; --left) {
-      const auto written = some_pages(5, random() % 5, random);
+      const auto written = take(random() % 5);
       writes.push_back({stores++, pages(written), pages(written)});
-      auto read = some_pages(5, random() % 5, random);
+      auto read = written;
       for (auto& page : read)
         page += 4;
       reads.push_back(

@@ -77,14 +77,14 @@ TEST_F(StorageCommandsTest, ShowPrintsWhatIsAttached) {
                                      "reads            up\n"
                                      "writes           up\n"
                                      "stuck calls      2, which keep 7 pages of L2\n"));
-  storage_.set_tiers({{"memory", {true, "", 3, 2048, 4096, {1, 2, 3, 4, 5}, {}}},
+  storage_.set_tiers({{"memory", {true, "", 3, 2048, 4096, {1, 2, 3, 4, 5}, {}}, 6144, 7},
                       {"file", {false, "the disk is gone", 0, 0, 0, {}, {}}}});
   EXPECT_THAT(
     run_here({"show"}).out,
     testing::EndsWith("tier 1           memory, up: 3 objects, 2.0 KiB of 4.0 KiB; 1 hits, 2 "
-                      "misses, 4 errors\n"
+                      "misses, 4 errors; 6.0 KiB written, 7 objects over budget\n"
                       "tier 2           file, down: 0 objects, 0 B; 0 hits, 0 misses, 0 "
-                      "errors; the disk is gone\n"));
+                      "errors; 0 B written; the disk is gone\n"));
   EXPECT_EQ(json::parse(run_here({"show", "--json"}).out)["hicache_storage_backend"], "file");
 }
 

@@ -138,7 +138,7 @@ TEST_F(ReceiveScheduleTest, APrefillInstanceIsAskedForWhatIsNotCached) {
   EXPECT_EQ(outputs[0].attempt, 0U);
   EXPECT_EQ(outputs[0].known_pages, 1U);
   EXPECT_FALSE(scheduler_->can_compute());
-  EXPECT_TRUE(scheduler_->awaits_handoffs());
+  EXPECT_TRUE(scheduler_->is_idle());
   ASSERT_THAT(scheduler_->list(&sequence::is_receiving), SizeIs(1));
   EXPECT_EQ(scheduler_->list(&sequence::is_receiving)[0]->computed_tokens, 4U);
   EXPECT_THAT(scheduler_->list(&sequence::is_receiving)[0]->pages, ElementsAre(1, 2, 3));
@@ -223,7 +223,7 @@ protected:
 TEST_F(SendScheduleTest, NothingIsComputedBeforeReceiversCanReadIt) {
   EXPECT_THAT(compute(), IsEmpty());
   EXPECT_FALSE(scheduler_->can_compute());
-  EXPECT_TRUE(scheduler_->awaits_handoffs());
+  EXPECT_TRUE(scheduler_->is_idle());
   const auto waiting = scheduler_->list(&sequence::awaits_receiver);
   ASSERT_THAT(waiting, SizeIs(1));
   EXPECT_EQ(waiting[0]->request.receiver_ranks, 2U);

@@ -61,6 +61,8 @@ inline model_config tiny_config() {
   config.head_dim = 16;
   config.positions = 512;
   config.qk_norm = true;
+  for (auto pair = 0.0F; pair < 8; ++pair)
+    config.rope.frequencies.push_back(std::pow(10000.0F, -pair / 8));
   return config;
 }
 

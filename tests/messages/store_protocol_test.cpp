@@ -3,7 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <random>
+#include <string>
+#include <vector>
 
 namespace hicache {
 namespace {
@@ -121,6 +127,33 @@ TYPED_TEST(StoreProtocolTest, DamagedAndTruncatedMessagesAreSafe) {
       this->expect_safe(damaged);
     }
   }
+}
+
+/// A seed is a byte for the fuzzer, which says what follows, and a message.
+template <class T>
+void expect_seeds(const std::string& kind) {
+  auto seeds = 0;
+  for (const auto& entry : std::filesystem::directory_iterator{HICACHE_FUZZ_CORPUS "/wire_fuzz"}) {
+    if (!entry.path().stem().string().starts_with(kind))
+      continue;
+    auto file = std::ifstream{entry.path(), std::ios::binary};
+    const auto bytes = std::string{std::istreambuf_iterator<char>{file}, {}};
+    ASSERT_EQ(bytes.size() % sizeof(uint64_t), 1u) << entry.path();
+    auto words = std::vector<uint64_t>(bytes.size() / sizeof(uint64_t));
+    std::memcpy(words.data(), bytes.data() + 1, bytes.size() - 1);
+    const auto message = wire::codec<T>::decode(words);
+    ASSERT_TRUE(message) << entry.path() << ": " << to_string(message.error());
+    EXPECT_FALSE(*message == T{}) << entry.path();
+    ++seeds;
+  }
+  EXPECT_GT(seeds, 0) << kind;
+}
+
+TEST(StoreProtocolSeedsTest, TheFuzzerHasMessagesOfEachKind) {
+  expect_seeds<store_hello>("store_hello");
+  expect_seeds<store_welcome>("store_welcome");
+  expect_seeds<store_request>("store_request");
+  expect_seeds<store_answer>("store_answer");
 }
 
 TEST(StoreProtocolLimitsTest, ListsAndTextsAreBounded) {

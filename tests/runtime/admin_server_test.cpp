@@ -56,7 +56,7 @@ TEST_F(AdminServerTest, ShowsHowTheTiersAre) {
   start();
   storage_.set({"tiered", "", "best_effort"});
   EXPECT_FALSE(ask("GET").second.contains("hicache_storage_tiers"));
-  storage_.set_tiers({{"memory", {true, "", 3, 300, 1000, {1, 2, 3, 4, 5}, {}}},
+  storage_.set_tiers({{"memory", {true, "", 3, 300, 1000, {1, 2, 3, 4, 5}, {}}, 6, 7},
                       {"file", {false, "the disk is gone", 0, 0, 0, {}, {}}}});
   const auto shown = ask("GET").second["hicache_storage_tiers"];
   ASSERT_EQ(shown.size(), 2u);
@@ -70,7 +70,9 @@ TEST_F(AdminServerTest, ShowsHowTheTiersAre) {
                             {"misses", 2},
                             {"corrupt", 3},
                             {"errors", 4},
-                            {"evicted", 5}}));
+                            {"evicted", 5},
+                            {"written_bytes", 6},
+                            {"over_budget", 7}}));
   EXPECT_EQ(shown[1]["up"], false);
   EXPECT_EQ(shown[1]["detail"], "the disk is gone");
 }
@@ -438,9 +440,9 @@ TEST(HttpListenerTest, ConnectionsWaitWhileAllThreadsAnswer) {
     entered.set_value();
     released.get_future().wait();
   });
-  const auto address = server.start({{"127.0.0.1", 0}, ""});
+  const auto address = server.start({"127.0.0.1", 0});
   ASSERT_TRUE(address);
-  const auto port = address->where.port;
+  const auto port = address->port;
   auto first = raw_client{port};
   first.send("GET / HTTP/1.1\r\n\r\n");
   entered.get_future().wait();

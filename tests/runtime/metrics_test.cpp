@@ -72,7 +72,7 @@ rank_figures sample_rank() {
     false,
     {"file", false, {"open", "late", 101, 102}, {"half_open", "stuck", 103, 104}, 105, 106},
     attached_store::contents{91, 92, 93},
-    {{"disk", {false, {}, 111, 112, 113, {114, 115, 116, 117, 118}, {}}}}};
+    {{"disk", {false, {}, 111, 112, 113, {114, 115, 116, 117, 118}, {}}, 119, 120}}};
   figures.store = store;
   return figures;
 }
@@ -146,6 +146,8 @@ TEST(RankMetricsTest, EveryCounterHasItsMetric) {
     {R"(hicache_storage_tier_corrupt_total{rank="3",number="1",backend="disk"})", 116},
     {R"(hicache_storage_tier_errors_total{rank="3",number="1",backend="disk"})", 117},
     {R"(hicache_storage_tier_evicted_total{rank="3",number="1",backend="disk"})", 118},
+    {R"(hicache_storage_tier_written_bytes_total{rank="3",number="1",backend="disk"})", 119},
+    {R"(hicache_storage_tier_over_budget_total{rank="3",number="1",backend="disk"})", 120},
     {R"(hicache_storage_objects{rank="3",backend="file"})", 91},
     {R"(hicache_storage_bytes{rank="3",backend="file"})", 92},
     {R"(hicache_storage_capacity_bytes{rank="3",backend="file"})", 93},
@@ -270,8 +272,10 @@ TEST(NodeMetricsTest, ShowsWhatTheNodeSays) {
   EXPECT_EQ(parse(to_metrics(std::optional{status})), expected);
   auto tiers = std::vector<tier_health>{{"disk", {}}, {"redis", {}}};
   tiers.front().health.objects = 7;
+  tiers.front().over_budget = 8;
   const auto below = parse(to_metrics(std::optional{status}, tiers));
   EXPECT_EQ(below.at(R"(hicache_storage_tier_objects{number="1",backend="disk"})"), 7);
+  EXPECT_EQ(below.at(R"(hicache_storage_tier_over_budget_total{number="1",backend="disk"})"), 8);
   EXPECT_EQ(below.at(R"(hicache_storage_tier_up{number="2",backend="redis"})"), 1);
   const auto silent = samples{{"hicache_up", 0}};
   EXPECT_EQ(parse(to_metrics(std::optional<node_status>{})), silent);

@@ -134,8 +134,8 @@ TEST_F(RankStoreTest, RefusedChangesAreNamed) {
   EXPECT_THAT(refusal(with("floppy")), HasSubstr("'floppy' is not a store"));
   EXPECT_THAT(refusal(memory), HasSubstr("one tier more or one less"));
   EXPECT_EQ(refusal(with_tier(memory, "memory", R"({"write": "evict"})", 1).value()),
-            "tier 1 takes what the tier above evicts, but that one does not tell; expected memory "
-            "or disk there, without codecs");
+            "tier 1 takes what the tier above evicts, but that one does not tell; expected memory, "
+            "disk or hf3fs there, without fp8");
   EXPECT_EQ(store_.change({"tiered", with_files(), "best_effort"}, 1s).error().detail,
             "the backend tiered is attached; expected it to be detached first");
   EXPECT_THAT(tiers(), ElementsAre("memory"));

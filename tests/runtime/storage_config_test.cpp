@@ -6,6 +6,11 @@
 
 #include <gmock/gmock.h>
 
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace hicache {
 namespace {
 
@@ -17,6 +22,22 @@ protected:
       return "none";
     EXPECT_EQ(config.error().code, ec::invalid_argument);
     return config.error().detail;
+  }
+
+  /// The settings, and what was logged.
+  static std::pair<result<storage_config>, std::string>
+  parse_and_listen(const std::string& text, const std::string& backend) {
+    testing::internal::CaptureStdout();
+    auto config = parse_storage_config(text, backend);
+    return {std::move(config), testing::internal::GetCapturedStdout()};
+  }
+
+  /// More keys of an object.
+  static std::string join(const std::vector<std::string>& keys) {
+    auto text = std::string{};
+    for (const auto& key : keys)
+      text += ", " + key;
+    return text;
   }
 
   static void expect_all_keys(const result<storage_config>& config) {
@@ -196,11 +217,48 @@ TEST_F(StorageConfigTest, KeysThatOnlyAStoreInAnotherProcessKnowsReachIt) {
   EXPECT_FALSE(parse_storage_config(R"({"tiers": [{"backend": "file", "a": 1}]})"));
 }
 
-TEST_F(StorageConfigTest, KeysOfSglangThatMeanNothingHereAreLeftOut) {
-  const auto config = parse_storage_config(
-    R"({"path": "/3fs/kv", "numjobs": 16, "hicache_storage_pass_prefix_keys": true})", "hf3fs");
+TEST_F(StorageConfigTest, KeysOfSglangThatMeanNothingHereAreNamedInAWarning) {
+  const auto any = std::vector<std::string>{R"("hicache_storage_pass_prefix_keys": true)",
+                                            R"("interface_v1": 1)", R"("allocator": "shm")"};
+  const auto of_store = std::map<std::string, std::vector<std::string>>{
+    {"hf3fs",
+     {R"("file_path_prefix": "/3fs/kv")", R"("file_size": 1024)", R"("numjobs": 16)",
+      R"("entries": 8)", R"("metadata_server_url": "http://m:1")", R"("client_timeout": 5)",
+      R"("use_mock_hf3fs_client": true)"}},
+    {"file",
+     {R"("min_free_space": "10Gi")", R"("eviction_ratio": 0.9)", R"("enable_metadata_cache": true)",
+      R"("metadata_ttl": 5.0)"}}};
+  for (const auto& [backend, keys] : of_store) {
+    auto text = R"({"path": "/kv")" + join(any) + join(keys) + "}";
+    const auto [config, logged] = parse_and_listen(text, backend);
+    ASSERT_TRUE(config) << config.error().detail;
+    EXPECT_EQ(config->path, "/kv");
+    for (const auto& each : {any, keys})
+      for (const auto& key : each)
+        EXPECT_THAT(logged, testing::HasSubstr("key '" + key.substr(1, key.find(':') - 2)
+                                               + "' of SGLang means nothing to hicache"));
+  }
+  EXPECT_THAT(parse_and_listen(R"({"path": "/kv"})", "file").second, testing::IsEmpty());
+}
+
+TEST_F(StorageConfigTest, SglangsBoundOfAFolderIsTakenForTheOneOfHicache) {
+  const auto [config, logged] = parse_and_listen(R"({"path": "/kv", "max_size": "200G"})", "file");
   ASSERT_TRUE(config) << config.error().detail;
-  EXPECT_EQ(config->path, "/3fs/kv");
+  EXPECT_EQ(config->max_bytes, 200'000'000'000u);
+  EXPECT_THAT(logged, testing::HasSubstr("key 'max_size' of SGLang bounds the files of each rank; "
+                                         "here it is taken for 'max_bytes'"));
+  const auto [both, warned]
+    = parse_and_listen(R"({"max_size": "1Gi", "max_bytes": "2Gi"})", "file");
+  ASSERT_TRUE(both) << both.error().detail;
+  EXPECT_EQ(both->max_bytes, uint64_t{2} << 30);
+  EXPECT_THAT(warned, testing::HasSubstr("'max_size' of SGLang is ignored beside 'max_bytes'"));
+  const auto tiers = parse_storage_config(
+    R"({"tiers": [{"backend": "memory"}, {"backend": "file", "path": "/kv", "max_size": 7}]})");
+  ASSERT_TRUE(tiers) << tiers.error().detail;
+  EXPECT_EQ(tiers->tiers.at(1).max_bytes, 7u);
+  EXPECT_EQ(parse_storage_config(R"({"max_size": "much"})", "file").error().detail,
+            "key 'max_size' holds \"much\"; expected a number of bytes, or a size such as 64MiB");
+  EXPECT_FALSE(parse_storage_config(R"({"max_size": "1Gi"})", "memory"));
 }
 
 TEST_F(StorageConfigTest, UnknownKeysAreNamed) {

@@ -58,6 +58,16 @@ class StoreHostsTest(SharedPagesTest):
             self.skipTest("there is no NIXL")
         self.assert_shared("nixl", {"path": str(self.pages), "python": PYTHON})
         self.assert_commands_work("nixl", {"path": str(self.folder / "commands"), "python": PYTHON})
+        # SGLang's configuration: the pages are found, and what means nothing here is named once.
+        config = {"path": str(self.pages), "python": PYTHON, "use_direct_io": True, "l3_cleaner_high_watermark": 85.0,
+                  "plugin": {"posix": {"active": True, "use_uring": "true"}, "gds": {"batch_limit": 128}}}
+        warned = self.start_replay("sglang", 1, *self.flags("nixl", config))
+        self.assertEqual(warned.wait(120), 0, warned.text())
+        self.assertEqual(warned.text().count("these keys mean nothing here: l3_cleaner_high_watermark, use_direct_io"), 1, warned.text())
+        self.assert_all_found(self.read_report(warned))
+        refused = self.start([BIN / "hicache-replay", *self.flags("nixl", {**config, "plugin": {"obj": {"active": True}}})], "refused")
+        self.assertEqual(refused.wait(60), 2, refused.text())
+        self.assertIn("plug-in OBJ keeps objects in S3", refused.err.read_text())
 
     def test_a_server_of_lmcaches_protocol_keeps_pages(self):
         """hicache's own, over a node; tests/engines/lmcache has the one of LMCache."""
@@ -98,6 +108,10 @@ class StoreHostsTest(SharedPagesTest):
         self.assertIn("these keys mean nothing here: master_metrics_port", warned.text())
         self.assertEqual(self.read_report(warned)["cached_tokens"]["l3"], 0)
         self.assert_commands_work("mooncake", config, lists=False)
+        standalone = {"client_server_address": "127.0.0.1:1", "standalone_storage": True, "python": PYTHON}
+        refused = self.start([BIN / "hicache-replay", *self.flags("mooncake", standalone)], "refused")
+        self.assertEqual(refused.wait(60), 2, refused.text())
+        self.assertIn("key 'client_server_address' names a client of its own", refused.err.read_text())
 
     def test_a_store_below_memory_outlives_the_instances(self):
         tiers = {"tiers": [{"backend": "memory", "max_bytes": "1MiB"}, {"backend": "external", "command": self.command(), "path": str(self.pages)}]}

@@ -108,7 +108,7 @@ class Tidy(unittest.TestCase):
         sources = "\n".join(text for path, text in files(*CPP, ".h", ".py", ".sh", ".txt", ".capnp", ".json", ".cmake", ".in", ".service", ".socket"))
         words, flags = set(re.findall(r"[A-Za-z_]\w*", sources)), set(re.findall(r"--[a-z][\w-]*", sources))
         # Those of the tables of settings.
-        flags |= {"--" + name for name in re.findall(r'\{\{"([a-z][a-z-]*)",', sources)}
+        flags |= {"--" + name for name in re.findall(r'^ *\{+"([a-z][a-z-]*)",', sources, re.MULTILINE)}
         folders, names = {path.parts[0] for path, _ in files(*CPP, ".py")}, {path.name for path in ROOT.rglob("*")}
         found = []
         for page, text in files(".md"):

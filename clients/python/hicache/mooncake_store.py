@@ -39,6 +39,9 @@ class MooncakeStore(ObjectStore):
     def __init__(self, options: dict[str, Any]) -> None:
         settings = {name: options.get(name, os.environ.get(variable, default)) for name, (default, variable) in _SETTINGS.items()}
         if settings["master_server_address"] is None:
+            if options.get("client_server_address"):
+                raise ValueError("mooncake: key 'client_server_address' names a client of its own, which reads and writes memory of Mooncake's alone, "
+                                 "and not the ranks'; expected 'master_server_address', to which this store is a client itself")
             raise ValueError("mooncake: key 'master_server_address' is missing; expected HOST:PORT of its master")
         if unknown := sorted(options.keys() - _SETTINGS.keys()):
             logger.warning("mooncake: these keys mean nothing here: %s", ", ".join(unknown))

@@ -1,11 +1,12 @@
 """Objects of ranks in files that NIXL reads and writes: what `--hicache-storage-backend nixl` runs. Needs NIXL's wheel.
 
-For who has a plug-in of NIXL that is faster than the kernel's own files.
+For who has a plug-in of NIXL that is faster than the kernel's own files. The keys of SGLang's own NIXL store are accepted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pathlib
 import re
@@ -13,16 +14,62 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from nixl._api import nixl_agent, nixl_agent_config
 
 from hicache.store_host import ABSENT, DONE, LIST_OBJECTS, Listing, ObjectStore, Outcome, Slot
 
+logger = logging.getLogger(__name__)
+
 _FILE_PLUGINS = ("POSIX", "GDS", "GDS_MT", "HF3FS")
 # How often a transfer that is under way is looked at.
 _POLL_S = 50e-6
 _NAME = re.compile("[0-9a-f]{64}")
+
+
+class _Choice(NamedTuple):
+    """What the options say about NIXL."""
+
+    plugin: str
+    #: Of `plugin_parameters`: all go to the plug-in.
+    parameters: dict[str, Any]
+    #: In SGLang's forms: those that the plug-in knows go to it.
+    offered: dict[str, Any]
+    #: What precedes the names of these in the options.
+    where: str
+    #: Keys that mean nothing here, whatever the plug-in knows.
+    unused: list[str]
+
+
+def _chosen(options: dict[str, Any]) -> _Choice:
+    """Reads hicache's form, `plugin` a name and `plugin_parameters` an object, and the two of SGLang: `plugin` an object with the parameters of
+    each plug-in, of which one is active, or the parameters beside the other keys."""
+    parameters = options.get("plugin_parameters", {})
+    if not isinstance(parameters, dict):
+        raise ValueError("nixl: key 'plugin_parameters': expected an object of texts")
+    offered = {key: value for key, value in options.items() if key not in ("path", "plugin", "plugin_parameters")}
+    plugin, where, unused = options.get("plugin", "POSIX"), "", []
+    if isinstance(plugin, dict):
+        active = {name: each for name, each in plugin.items() if isinstance(each, dict) and each.get("active") in (True, "true", "True")}
+        if not active:
+            raise ValueError('nixl: key \'plugin\': expected one plug-in with "active": true')
+        # The order of the keys is lost on the way here.
+        chosen = min(active, key=lambda name: _name_of(name) not in _FILE_PLUGINS)
+        unused = [*offered, *(f"plugin.{name}" for name in active if name != chosen)]
+        offered = {key: value for key, value in active[chosen].items() if key != "active"}
+        plugin, where = chosen, f"plugin.{chosen}."
+    plugin = _name_of(str(plugin))
+    if plugin == "OBJ":
+        raise ValueError("nixl: plug-in OBJ keeps objects in S3, and this store is one of files; expected --hicache-storage-backend s3 for a bucket")
+    if plugin not in _FILE_PLUGINS:
+        raise ValueError(f"nixl: key 'plugin' is {plugin!r}; expected one that has files: {', '.join(_FILE_PLUGINS)}")
+    return _Choice(plugin, parameters, offered, where, unused)
+
+
+def _name_of(plugin: str) -> str:
+    """As NIXL calls it. SGLang's names are in lower case, and that of one is another."""
+    return "HF3FS" if plugin == "3fs" else plugin.upper()
 
 
 class NixlStore(ObjectStore):
@@ -35,22 +82,21 @@ class NixlStore(ObjectStore):
     lists = True
 
     def __init__(self, options: dict[str, Any]) -> None:
-        plugin, parameters = options.get("plugin", "POSIX"), options.get("plugin_parameters", {})
-        if unknown := sorted(options.keys() - {"path", "plugin", "plugin_parameters"}):
-            raise ValueError(f"nixl: key '{unknown[0]}' is unknown; expected path, plugin or plugin_parameters")
-        if plugin not in _FILE_PLUGINS:
-            raise ValueError(f"nixl: key 'plugin' is {plugin!r}; expected one that has files: {', '.join(_FILE_PLUGINS)}")
-        if not isinstance(parameters, dict):
-            raise ValueError("nixl: key 'plugin_parameters': expected an object of texts")
+        choice = _chosen(options)
+        plugin = choice.plugin
         if not options.get("path"):
-            raise ValueError("nixl: key 'path' is missing; expected the folder")
+            raise ValueError("nixl: key 'path' is missing; expected the folder, which SGLang has in SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR")
         self._folder = pathlib.Path(options["path"])
         for first in range(256):
             (self._folder / f"{first:02x}").mkdir(parents=True, exist_ok=True)
         self._agent = nixl_agent(f"hicache-{uuid.uuid4()}", nixl_agent_config(backends=[]))
         if plugin not in self._agent.get_plugin_list():
             raise ValueError(f"nixl: there is no plug-in {plugin}; expected one of {', '.join(self._agent.get_plugin_list())}")
-        self._agent.create_backend(plugin, {name: str(value) for name, value in parameters.items()})
+        known = self._agent.get_plugin_params(plugin)
+        if unused := sorted([*choice.unused, *(choice.where + name for name in choice.offered if name not in known)]):
+            logger.warning("nixl: these keys mean nothing here: %s", ", ".join(unused))
+        parameters = {name: value for name, value in choice.offered.items() if name in known} | choice.parameters
+        self._agent.create_backend(plugin, {name: _text_of(value) for name, value in parameters.items()})
         self._plugin = plugin
         self._windows: dict[int, Any] = {}
         # An agent's calls are not for several threads at a time; its transfers go side by side.
@@ -146,6 +192,11 @@ class NixlStore(ObjectStore):
                 agent.deregister_memory(known, backends=[self._plugin])
         if state != "DONE":
             raise OSError(f"nixl: a transfer ended as {state}")
+
+
+def _text_of(value: Any) -> str:
+    """As NIXL's plug-ins read it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _unlink(name: pathlib.Path) -> bool:

@@ -5,8 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -344,6 +346,40 @@ TEST_F(DiskBackendTest, TellsWhatItEvicts) {
   }
 }
 
+/// Also of objects that were moved, and after a restart.
+TEST_F(DiskBackendTest, TellsTheTenantsOfWhatItEvicts) {
+  const auto options = options_for(60 * page_space, segment_bytes);
+  const auto put_of_tenant = [](blocking_store& in, uint64_t number) {
+    const auto bytes = bytes_of(number, page_size);
+    const auto page = page_write{key_of(number), {}, {bytes}, number + 7};
+    ASSERT_TRUE(in.set(std::vector{page}, no_deadline).at(0));
+  };
+  auto& store = open(options);
+  for (auto number = uint64_t{0}; number < 400; ++number) {
+    put_of_tenant(store, number);
+    expect_page(store, 0);
+  }
+  auto& again = open(options);
+  for (const auto wants_bytes : {false, true}) {
+    auto tenants = std::map<page_key, uint64_t>{};
+    ASSERT_TRUE(again.watch_evictions(
+      [&](std::span<const evicted_object> objects) {
+        for (const auto& x : objects)
+          tenants.emplace(x.key, x.tenant);
+      },
+      wants_bytes));
+    const auto first = uint64_t{wants_bytes ? 500u : 400u};
+    for (auto number = first; number < first + 100; ++number)
+      put_of_tenant(again, number);
+    EXPECT_EQ(tenants.contains(key_of(0)), !wants_bytes);
+    EXPECT_EQ(tenants.size(), 100u);
+    for (auto number = uint64_t{0}; number < first + 100; ++number)
+      if (const auto told = tenants.find(key_of(number)); told != tenants.end()) {
+        EXPECT_EQ(told->second, number + 7);
+      }
+  }
+}
+
 TEST_F(DiskBackendTest, AnEmptyWatchEndsTheLastOne) {
   auto& store = open(options_for(30 * page_space, segment_bytes));
   auto told = size_t{0};
@@ -405,6 +441,29 @@ TEST_F(DiskBackendTest, AStoreOfAnotherVersionBeginsEmpty) {
   EXPECT_EQ(again.health().objects, 0u);
   ASSERT_TRUE(put_page(again, 2));
   expect_page(open(large_), 2);
+}
+
+/// Of version 2, in which the header of so many objects takes a block less.
+TEST_F(DiskBackendTest, ALogWithoutTenantsIsReadAndGoesOn) {
+  auto record = disk_record{1, 1, 0, {}, {}, 2};
+  for (auto number = uint64_t{0}; number < 37; ++number)
+    record.objects.push_back({key_of(100 + number), {}, 0, running_checksum{}.value(), 7});
+  const auto bytes = bytes_of(1, page_size);
+  auto sum = running_checksum{};
+  sum.add(bytes);
+  record.objects.push_back({key_of(1), {}, page_size, sum.value(), 7});
+  const auto header = header_of_version_2(record);
+  ASSERT_LT(header.size(), disk_header_bytes(record.objects.size(), 0));
+  ASSERT_TRUE(image_.create(0));
+  std::ranges::copy(header, image_.bytes_of(0).begin());
+  std::memcpy(&image_.bytes_of(0)[header.size()], bytes.data(), bytes.size());
+  auto& store = open(large_);
+  EXPECT_EQ(store.health().objects, 38u);
+  expect_page(store, 1);
+  ASSERT_TRUE(put_page(store, 2));
+  auto& again = open(large_);
+  for (const auto number : {1u, 2u})
+    expect_page(again, number);
 }
 
 TEST_F(DiskBackendTest, ASmallerStoreDropsSegments) {

@@ -1,5 +1,6 @@
 #include "messages/disk_record.hpp"
 #include "tests/backends/backend_support.hpp"
+#include "tests/backends/disk/disk_support.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +12,7 @@ namespace {
 disk_record record_of(size_t objects, size_t removals) {
   auto record = disk_record{3, 7, 6, {}, {}};
   for (auto i = size_t{0}; i < objects; ++i)
-    record.objects.push_back({key_of(i), key_of(i + 1), i * 1000, i, i + 5});
+    record.objects.push_back({key_of(i), key_of(i + 1), i * 1000, i, i + 5, i + 6});
   for (auto i = size_t{0}; i < removals; ++i)
     record.removals.push_back({key_of(i), i + 1, i * 4096});
   return record;
@@ -32,6 +33,25 @@ TEST(DiskRecord, ComesBackWhateverItHolds) {
       EXPECT_EQ(disk_header_at(std::span{bytes}.first(disk_block_bytes)), bytes.size());
       EXPECT_EQ(decode_disk_record(bytes).value(), record) << objects << ' ' << removals;
     }
+}
+
+TEST(DiskRecord, VersionTwoHasNoTenants) {
+  // One more object, and the header of version 3 takes another block.
+  for (const auto objects : {size_t{35}, size_t{36}}) {
+    auto record = record_of(objects, 0);
+    EXPECT_EQ(disk_header_bytes(record), disk_block_bytes * (objects - 34));
+    EXPECT_EQ(disk_header_bytes(record), disk_header_bytes(objects, 0));
+    record.version = 2;
+    const auto header = header_of_version_2(record);
+    EXPECT_EQ(header.size(), disk_block_bytes);
+    EXPECT_FALSE(is_disk_header_of_other_version(header));
+    for (auto& object : record.objects)
+      object.tenant = 0;
+    const auto decoded = decode_disk_record(header);
+    ASSERT_TRUE(decoded) << to_string(decoded.error());
+    EXPECT_EQ(*decoded, record);
+    EXPECT_EQ(disk_header_bytes(*decoded), header.size());
+  }
 }
 
 TEST(DiskRecord, ObjectsTakeWholeBlocks) {

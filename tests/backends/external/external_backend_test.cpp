@@ -128,6 +128,23 @@ TEST_F(ExternalBackendTest, DamagedObjectsStayWhereTheyAreToBeKept) {
   EXPECT_TRUE(std::filesystem::exists(file(to_string(key_of(1)))));
 }
 
+TEST_F(ExternalBackendTest, TellsWhatItRemovesToStayWithinItsBound) {
+  auto bounded = options();
+  bounded.max_bytes = 2 * (page_size + page_header_bytes);
+  auto& store = open(bounded);
+  auto told = std::vector<page_key>{};
+  EXPECT_FALSE(store.watch_evictions(
+    [&](std::span<const evicted_object> objects) {
+      for (const auto& x : objects)
+        told.push_back(x.key);
+    },
+    false))
+    << "others remove objects, too";
+  for (const auto number : {1u, 2u, 3u, 4u})
+    ASSERT_TRUE(put(store, key_of(number), bytes_of(number, page_size)));
+  EXPECT_EQ(told, (std::vector{key_of(1), key_of(2)}));
+}
+
 TEST_F(ExternalBackendTest, AListThatNoStoreMayGiveIsAFailure) {
   auto& store = open(options("folder_store:CrowdedStore"));
   const auto crowded = store.list("", no_deadline);

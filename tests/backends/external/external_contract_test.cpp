@@ -6,6 +6,8 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
+#include <map>
 
 namespace hicache::test {
 namespace {
@@ -69,18 +71,35 @@ opened_backend open_dynamic(const clock_source& clock, room) {
               clock);
 }
 
-/// Those whose servers are there.
+/// A store that a Python module opens.
+backend_factory with_module(const std::string& module, backend_factory store) {
+  if (!has_module(module))
+    store.lacking = "there is no Python with " + module;
+  return store;
+}
+
+/// All of them, wherever the tests run: what the machine lacks is skipped by name.
 std::vector<backend_factory> stores() {
-  auto stores = std::vector{backend_factory{"folder", open_folder, true}};
-  if (has_module("nixl"))
-    stores.push_back({"nixl", open_nixl, true});
-  if (has_module("mooncake.store"))
-    stores.push_back({"mooncake", open_mooncake});
-  if (has_module("lmcache"))
-    stores.push_back({"lmcache", open_lmcache, false, false});
-  if (has_module("torch"))
-    stores.push_back({"dynamic", open_dynamic, false, false});
-  return stores;
+  return {{"folder", open_folder, true},
+          with_module("nixl", {"nixl", open_nixl, true}),
+          with_module("mooncake.store", {"mooncake", open_mooncake}),
+          with_module("lmcache", {"lmcache", open_lmcache, false, false}),
+          with_module("torch", {"dynamic", open_dynamic, false, false})};
+}
+
+TEST(ExternalContractTest, AStoreThatTheMachineLacksIsSkippedByNameAndSaysWhy) {
+  const auto python = store_python();
+  ::setenv("HICACHE_STORE_PYTHON", "false", 1);
+  auto lacking = std::map<std::string, std::string>{};
+  for (const auto& store : stores())
+    lacking.emplace(store.name, store.lacking);
+  ::setenv("HICACHE_STORE_PYTHON", python.c_str(), 1);
+  EXPECT_EQ(lacking, (std::map<std::string, std::string>{
+                       {"folder", ""},
+                       {"nixl", "there is no Python with nixl"},
+                       {"mooncake", "there is no Python with mooncake.store"},
+                       {"lmcache", "there is no Python with lmcache"},
+                       {"dynamic", "there is no Python with torch"}}));
 }
 
 INSTANTIATE_TEST_SUITE_P(External, BackendContractTest, testing::ValuesIn(stores()),

@@ -81,6 +81,23 @@ TEST_F(S3BackendTest, WhatIsThereIsNotWrittenAgainAndBelongsToItsWriter) {
   EXPECT_EQ(second.health().objects, 0u);
 }
 
+TEST_F(S3BackendTest, TellsWhatItRemovesToStayWithinItsBound) {
+  auto bounded = options();
+  bounded.max_bytes = 2 * (page_size + page_header_bytes);
+  auto& store = open(bounded);
+  auto told = std::vector<page_key>{};
+  EXPECT_FALSE(store.watch_evictions(
+    [&](std::span<const evicted_object> objects) {
+      for (const auto& x : objects)
+        told.push_back(x.key);
+    },
+    false))
+    << "others remove objects, too";
+  for (const auto number : {1u, 2u, 3u, 4u})
+    put_page(store, number);
+  EXPECT_EQ(told, (std::vector{key_of(1), key_of(2)}));
+}
+
 TEST_F(S3BackendTest, LongObjectsGoInPartsAndComeBackInRanges) {
   auto in_parts = options();
   in_parts.part_bytes = s3_part_min;

@@ -1,130 +1,17 @@
-#include "backends/memory_backend.hpp"
-#include "backends/serde/serde_backend.hpp"
-#include "backends/sized_reads.hpp"
-#include "backends/storage_queue.hpp"
 #include "cache/hash/page_hash.hpp"
 #include "tests/backends/faulty_store.hpp"
-#include "tests/backends/serde/serde_support.hpp"
-#include "tests/backends/temporary_folder.hpp"
-#include "tests/backends/waiting_store.hpp"
-#include "tests/support/manual_clock.hpp"
+#include "tests/backends/serde/serde_fixture.hpp"
 
-#include <fstream>
 #include <future>
+#include <latch>
+#include <string>
 #include <thread>
+#include <vector>
 
 namespace hicache::test {
 namespace {
 
-/// A test double: a store that several decorators share one after the other, and that the test
-/// looks into. Closing it does nothing.
-class shared_store final : public storage_backend, public sized_reads {
-public:
-  explicit shared_store(std::shared_ptr<storage_queue> inner) : inner_(std::move(inner)) {}
-
-  std::string name() const override { return inner_->name(); }
-  store_capabilities capabilities() const override {
-    auto answer = inner_->capabilities();
-    answer.orders_writes = true;
-    return answer;
-  }
-  result<void> attach_memory(std::span<const std::span<std::byte>> regions) override {
-    attached.assign(regions.begin(), regions.end());
-    return {};
-  }
-  batch_number lookup(store_batch<page_key> keys, time_point deadline, lookup_done done) override {
-    return inner_->lookup(std::move(keys), deadline, std::move(done));
-  }
-  batch_number read(store_batch<page_read> pages, time_point deadline, pages_done done,
-                    read_progress progress) override {
-    return inner_->read(std::move(pages), deadline, std::move(done), std::move(progress));
-  }
-  bool tells_lengths() const override { return true; }
-  batch_number read_sized(store_batch<page_read> pages, time_point deadline,
-                          sizes_done done) override {
-    return inner_->read_sized(std::move(pages), deadline, std::move(done));
-  }
-  batch_number write(store_batch<page_write> pages, time_point deadline, pages_done done) override {
-    return inner_->write(std::move(pages), deadline, std::move(done));
-  }
-  batch_number remove(store_batch<page_key> keys, time_point deadline, pages_done done) override {
-    return inner_->remove(std::move(keys), deadline, std::move(done));
-  }
-  void health(health_done done) override { inner_->health(std::move(done)); }
-  expiry expire(batch_number batch) override { return inner_->expire(batch); }
-  bool close(std::chrono::nanoseconds) override { return true; }
-
-  std::vector<std::span<std::byte>> attached;
-
-private:
-  const std::shared_ptr<storage_queue> inner_;
-};
-
-class SerdeBackendTest : public testing::Test {
-protected:
-  SerdeBackendTest()
-    : memory_(std::make_shared<storage_queue>(make_memory_backend(0, clock_), 2)),
-      bare_(std::make_unique<shared_store>(memory_)) {
-    write_keys(three_keys);
-  }
-
-  void write_keys(std::string_view text) { std::ofstream{folder_.path() + "/keys"} << text; }
-
-  serde_options options(const char* chain) const {
-    auto made = serde_options{};
-    made.codec.chain = serde::parse_codec_chain(chain).value();
-    made.codec.objects = small_objects();
-    made.codec.fingerprint = 7;
-    made.key_file = folder_.path() + "/keys";
-    made.codec_bytes = uint64_t{64} << 10;
-    return made;
-  }
-
-  /// A decorator over a store, or over the shared one.
-  waiting_store open(const serde_options& options, std::unique_ptr<storage_backend> store = {}) {
-    if (store == nullptr)
-      store = std::make_unique<shared_store>(memory_);
-    auto made = make_serde_backend(options, std::move(store), clock_);
-    EXPECT_TRUE(made) << to_string(made.error());
-    return waiting_store{std::move(made.value())};
-  }
-
-  waiting_store open(const char* chain) { return open(options(chain)); }
-
-  std::unique_ptr<waiting_store> open_owned(const serde_options& options,
-                                            std::unique_ptr<storage_backend> store = {}) {
-    if (store == nullptr)
-      store = std::make_unique<shared_store>(memory_);
-    auto made = make_serde_backend(options, std::move(store), clock_);
-    EXPECT_TRUE(made) << to_string(made.error());
-    return std::make_unique<waiting_store>(std::move(made.value()));
-  }
-
-  /// The encoded form of a page that a decorator stored.
-  page_bytes encoded(const char* chain, uint64_t number, size_t original) {
-    auto codec = one_codec{chain, small_objects()};
-    auto bytes = page_bytes(codec->encoded_bytes_max(original));
-    const auto reads = std::vector{page_read{codec->object_name(key_of(number)), {bytes}}};
-    const auto lengths = waiting_store::wait<std::vector<result<uint64_t>>>(
-      [&](auto done) { memory_->read_sized(reads, no_deadline, done); });
-    EXPECT_TRUE(lengths.at(0)) << to_string(lengths.at(0).error());
-    bytes.resize(lengths.at(0).value_or(0));
-    return bytes;
-  }
-
-  /// Stores bytes under the name that a page has in the store.
-  void replace(const char* chain, uint64_t number, const page_bytes& bytes) {
-    auto codec = one_codec{chain, small_objects()};
-    const auto name = codec->object_name(key_of(number));
-    ASSERT_TRUE(drop(bare_, name));
-    ASSERT_TRUE(put(bare_, name, bytes));
-  }
-
-  manual_clock clock_;
-  temporary_folder folder_;
-  std::shared_ptr<storage_queue> memory_;
-  waiting_store bare_;
-};
+class SerdeBackendTest : public serde_test {};
 
 // -- what is stored ---------------------------------------------------------------
 
@@ -201,6 +88,58 @@ TEST_F(SerdeBackendTest, AParentsNameIsTheStoresName) {
   EXPECT_EQ(seen[1].tenant, 5u);
 }
 
+TEST_F(SerdeBackendTest, APromotionIsOneInTheStoreToo) {
+  auto inner = std::make_unique<faulty_store>(
+    std::make_unique<storage_queue>(make_memory_backend(0, clock_), 1));
+  auto& seen = *inner;
+  auto store = open(options("aes-256-gcm"), std::move(inner));
+  const auto bytes = bytes_of(1, 64);
+  ASSERT_TRUE(put(store, key_of(1), bytes));
+  EXPECT_EQ(seen.promotions(), 0u);
+  const auto promoted = waiting_store::wait<std::vector<result<void>>>([&](auto done) {
+    store.backend().promote(std::vector{page_write{key_of(2), {}, {bytes}}}, no_deadline, done);
+  });
+  EXPECT_TRUE(promoted.at(0));
+  EXPECT_EQ(seen.promotions(), 1u);
+  EXPECT_EQ(take(store, key_of(2), 64), bytes);
+}
+
+TEST_F(SerdeBackendTest, ReadsDoNotWaitForTheEncodingOfWrites) {
+  auto settings = options("aes-256-gcm");
+  settings.codec_threads = 1;
+  const auto bytes = bytes_of(1, 64);
+  const auto writes = std::vector{page_write{key_of(1), {}, {bytes}}};
+  auto back = page_bytes(64);
+  auto entered = std::promise<void>{};
+  auto released = std::promise<void>{};
+  auto ended = std::latch{3};
+  auto order = std::vector<std::string>{}; // The lists, as the codecs' thread makes them.
+  const auto make_writes = [&] {
+    order.emplace_back("write");
+    return writes;
+  };
+  const auto make_reads = [&] {
+    order.emplace_back("read");
+    return std::vector{page_read{key_of(1), {back}}};
+  };
+  const auto end = [&ended](const auto&) { ended.count_down(); };
+  auto store = open(settings);
+  auto& backend = store.backend();
+  backend.write({1,
+                 [&] {
+                   entered.set_value();
+                   released.get_future().wait();
+                   return writes;
+                 }},
+                no_deadline, end);
+  entered.get_future().wait();
+  backend.write({1, make_writes}, no_deadline, end);
+  backend.read({1, make_reads}, no_deadline, end, {});
+  released.set_value();
+  ended.wait();
+  EXPECT_EQ(order, (std::vector<std::string>{"read", "write"}));
+}
+
 TEST_F(SerdeBackendTest, LossyAndLosslessOpenAndEncryptedObjectsAreNotMixed) {
   const auto object = elements_of(1, serde::element_type::bf16, object_bytes(small_objects()));
   for (const auto* writes : {"zstd", "fp8", "aes-256-gcm", "fp8+aes-256-gcm"}) {
@@ -219,6 +158,8 @@ TEST_F(SerdeBackendTest, LossyAndLosslessOpenAndEncryptedObjectsAreNotMixed) {
 }
 
 TEST_F(SerdeBackendTest, QuantisedObjectsTakeHalfTheBytes) {
+  EXPECT_TRUE(open("fp8").backend().capabilities().is_lossy);
+  EXPECT_FALSE(open("zstd").backend().capabilities().is_lossy);
   const auto object = elements_of(1, serde::element_type::bf16, object_bytes(small_objects()));
   auto store = open("fp8");
   ASSERT_TRUE(put(store, key_of(1), object));

@@ -43,7 +43,7 @@ public:
                      answer.status = status_;
                      answer.set_content(body_, type_);
                    });
-    const auto bound = listener_.start({{"127.0.0.1", 0}, {}});
+    const auto bound = listener_.start({"127.0.0.1", 0});
     EXPECT_TRUE(bound);
     address_ = to_string(*bound);
   }
