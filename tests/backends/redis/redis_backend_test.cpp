@@ -4,6 +4,7 @@
 #include "backends/redis/redis_object.hpp"
 #include "tests/backends/backend_support.hpp"
 #include "tests/backends/redis/redis_server.hpp"
+#include "tests/backends/told_keys.hpp"
 #include "tests/rpc/authority.hpp"
 #include "tests/support/manual_clock.hpp"
 
@@ -140,18 +141,12 @@ TEST_F(RedisBackendTest, AStoreRemovesItsOwnObjectsToStayWithinItsBound) {
   wanted.max_bytes = 3 * (page_size + redis_head_bytes);
   auto& bounded = open(wanted);
   auto& other = open(options());
-  auto told = std::vector<page_key>{};
-  EXPECT_FALSE(bounded.watch_evictions(
-    [&](std::span<const evicted_object> objects) {
-      for (const auto& x : objects)
-        told.push_back(x.key);
-    },
-    false))
-    << "the server evicts, too";
+  auto told = told_keys{};
+  EXPECT_FALSE(told.watch(bounded)) << "the server evicts, too";
   ASSERT_TRUE(put_page(other, 9));
   for (auto number = uint64_t{1}; number <= 5; ++number)
     ASSERT_TRUE(put_page(bounded, number));
-  EXPECT_EQ(told, (std::vector{key_of(1), key_of(2)}));
+  EXPECT_EQ(told.list, (std::vector{key_of(1), key_of(2)}));
   EXPECT_EQ(server_.ask({"DBSIZE"}).integer, 4);
   EXPECT_FALSE(has(bounded, key_of(2)));
   for (const auto number : {3u, 4u, 5u, 9u})

@@ -5,6 +5,7 @@
 #include "tests/backends/backend_support.hpp"
 #include "tests/backends/s3/s3_server.hpp"
 #include "tests/backends/temporary_folder.hpp"
+#include "tests/backends/told_keys.hpp"
 
 #include <gtest/gtest.h>
 
@@ -85,17 +86,11 @@ TEST_F(S3BackendTest, TellsWhatItRemovesToStayWithinItsBound) {
   auto bounded = options();
   bounded.max_bytes = 2 * (page_size + page_header_bytes);
   auto& store = open(bounded);
-  auto told = std::vector<page_key>{};
-  EXPECT_FALSE(store.watch_evictions(
-    [&](std::span<const evicted_object> objects) {
-      for (const auto& x : objects)
-        told.push_back(x.key);
-    },
-    false))
-    << "others remove objects, too";
+  auto told = told_keys{};
+  EXPECT_FALSE(told.watch(store)) << "others remove objects, too";
   for (const auto number : {1u, 2u, 3u, 4u})
     put_page(store, number);
-  EXPECT_EQ(told, (std::vector{key_of(1), key_of(2)}));
+  EXPECT_EQ(told.list, (std::vector{key_of(1), key_of(2)}));
 }
 
 TEST_F(S3BackendTest, LongObjectsGoInPartsAndComeBackInRanges) {
