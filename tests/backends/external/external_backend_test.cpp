@@ -12,6 +12,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 #include <chrono>
 #include <csignal>
@@ -73,6 +74,8 @@ TEST_F(ExternalBackendTest, AProcessThatHangsCostsNoMoreThanTheDeadline) {
   auto& store = open(options());
   ASSERT_TRUE(put(store, key_of(1), bytes_of(1, page_size)));
   ::kill(process(), SIGSTOP);
+  auto status = 0;
+  ASSERT_EQ(::waitpid(process(), &status, WUNTRACED), process());
   auto bytes = page_bytes(page_size);
   const auto reads = std::vector{page_read{key_of(1), {bytes}}};
   const auto began = clock_.now();
