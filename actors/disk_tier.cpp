@@ -43,10 +43,8 @@ disk_listing listing_of(const result<object_list>& part) {
 // -- requests -----------------------------------------------------------------
 
 caf::result<atom::ok> disk_tier_state::fetch(const page_fetch& wanted) {
-  auto job = std::make_shared<fetch_job>();
-  job->pages = wanted.pages.list;
-  job->deadline = wanted.deadline;
-  job->promise = self->make_response_promise<atom::ok>();
+  const auto job = std::make_shared<fetch_job>(
+    fetch_job{wanted.pages.list, 0, wanted.deadline, self->make_response_promise<atom::ok>()});
   auto answer = job->promise;
   enqueue(false, [this, job] {
     ++fetches;
@@ -56,8 +54,7 @@ caf::result<atom::ok> disk_tier_state::fetch(const page_fetch& wanted) {
 }
 
 void disk_tier_state::store(const segment_pages& pages) {
-  const auto room = limits::disk_waiting_pages - waiting.size();
-  const auto taken = std::min(room, pages.list.size());
+  const auto taken = std::min(limits::disk_waiting_pages - waiting.size(), pages.list.size());
   waiting.insert(waiting.end(), pages.list.begin(),
                  pages.list.begin() + static_cast<ptrdiff_t>(taken));
   options.figures->skipped += pages.list.size() - taken;
@@ -180,10 +177,8 @@ void disk_tier_state::finish(const disk_completion& completion) {
 
 void disk_tier_state::expire() {
   const auto now = options.clock->now();
-  auto late_ones = std::vector<uint64_t>{};
-  for (; !deadlines.empty() && deadlines.begin()->first <= now; deadlines.erase(deadlines.begin()))
-    late_ones.push_back(deadlines.begin()->second);
-  for (const auto ticket : late_ones) {
+  while (!deadlines.empty() && deadlines.begin()->first <= now) {
+    const auto ticket = deadlines.extract(deadlines.begin()).value().second;
     auto& batch = batches.at(ticket);
     const auto fate = options.store->expire(batch.number);
     if (fate == storage_backend::expiry::finished)

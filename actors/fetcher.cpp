@@ -40,10 +40,8 @@ caf::result<atom::ok> fetcher_state::fetch(const page_fetch& wanted) {
 void fetcher_state::try_next(const job_ptr& job) {
   auto by_member = std::map<uint64_t, std::vector<open_page>>{};
   if (options.clock->now() < job->deadline)
-    for (auto& page : job->pages) {
-      const auto member = page.replicas[page.next].member;
-      by_member[member].push_back(std::move(page));
-    }
+    for (auto& page : job->pages)
+      by_member[page.replicas[page.next].member].push_back(std::move(page));
   job->pages.clear();
   if (by_member.empty()) {
     job->promise.deliver(atom::ok_v);

@@ -163,16 +163,29 @@ caf::result<page_totals> node_state::abort(const client_ticket& reservation) {
 
 // -- reading ------------------------------------------------------------------
 
-caf::result<leased_pages> node_state::look_up(const page_lookup& wanted) {
+template <class Answer, class Wanted, class Then>
+caf::result<Answer> node_state::search_for(const Wanted& wanted, Then then) {
   const auto client = sender();
   const auto request = clients->ask_to_read(client, wanted.keys.size());
   if (!request)
     return to_caf(request.error());
-  auto promise = self->make_response_promise<leased_pages>();
+  auto promise = self->make_response_promise<Answer>();
+  auto opened = std::make_shared<search>();
+  opened->request = *request;
+  opened->who = *clients->find(client);
+  opened->keys = wanted.keys;
+  opened->is_chain = wanted.is_chain;
+  opened->deadline = options.clock->now() + wait_of(wanted.wait_ms);
+  opened->then = [promise, then](search& all) mutable { promise.deliver(then(all)); };
+  opened->otherwise = refusal(*request, promise);
+  find(opened);
+  return promise;
+}
+
+caf::result<leased_pages> node_state::look_up(const page_lookup& wanted) {
   const auto longest = options.info.lease_ms;
   const auto lease_ms = wanted.lease_ms == 0 ? longest : std::min(wanted.lease_ms, longest);
-  auto found = open_search(client, *request, wanted, promise);
-  found->then = [this, promise, lease_ms](search& all) mutable {
+  return search_for<leased_pages>(wanted, [this, lease_ms](const search& all) {
     const auto extent = all.is_chain ? lease_extent::prefix : lease_extent::all;
     const auto until = options.clock->now() + std::chrono::milliseconds{lease_ms};
     auto granted = clients->grant_read(all.request, all.slots, extent, until);
@@ -181,10 +194,8 @@ caf::result<leased_pages> node_state::look_up(const page_lookup& wanted) {
     for (const auto& slot : granted.places.list)
       answer.places.push_back(place_to_read(slot));
     keep_ticking();
-    promise.deliver(std::move(answer));
-  };
-  find(found);
-  return promise;
+    return answer;
+  });
 }
 
 caf::result<page_totals> node_state::release(const client_ticket& lease) {
@@ -197,13 +208,7 @@ caf::result<page_totals> node_state::release(const client_ticket& lease) {
 }
 
 caf::result<page_totals> node_state::prefetch(const page_prefetch& wanted) {
-  const auto client = sender();
-  const auto request = clients->ask_to_read(client, wanted.keys.size());
-  if (!request)
-    return to_caf(request.error());
-  auto promise = self->make_response_promise<page_totals>();
-  auto found = open_search(client, *request, wanted, promise);
-  found->then = [this, promise](search& all) mutable {
+  return search_for<page_totals>(wanted, [this](const search& all) {
     clients->refuse(all.request); // Nothing is leased.
     auto here = slots_in(all.slots, segment_slot::state::present);
     auto totals = totals_of(here);
@@ -211,10 +216,8 @@ caf::result<page_totals> node_state::prefetch(const page_prefetch& wanted) {
       if (slot.what != segment_slot::state::present)
         totals.left_out.push_back(slot.key);
     end_holds(std::move(here));
-    promise.deliver(std::move(totals));
-  };
-  find(found);
-  return promise;
+    return totals;
+  });
 }
 
 caf::result<page_totals> node_state::check(const key_batch& doubtful) {
@@ -273,19 +276,6 @@ caf::result<page_totals> node_state::remove(const key_batch& unwanted) {
   self->request(options.disk, caf::infinite, atom::remove_v, wanted)
     .then([remove_here](atom::ok) { remove_here(); }, on_error);
   return promise;
-}
-
-template <class Wanted, class Promise>
-node_state::search_ptr node_state::open_search(client_id client, uint64_t request,
-                                               const Wanted& wanted, Promise promise) {
-  auto opened = std::make_shared<search>();
-  opened->request = request;
-  opened->who = *clients->find(client);
-  opened->keys = wanted.keys;
-  opened->is_chain = wanted.is_chain;
-  opened->deadline = options.clock->now() + wait_of(wanted.wait_ms);
-  opened->otherwise = refusal(request, promise);
-  return opened;
 }
 
 void node_state::find(const search_ptr& wanted) {

@@ -117,10 +117,11 @@ struct node_state {
   /// clients' requests run in between.
   void inspect(const std::shared_ptr<inspection>& doubtful);
 
+  /// Looks for pages everywhere, and answers what `then` makes of them. If the segment fails, the
+  /// request is refused and answered with the error.
   /// @param wanted A page_lookup or page_prefetch.
-  /// @param promise Receives the error if the segment fails; the request is refused then.
-  template <class Wanted, class Promise>
-  search_ptr open_search(client_id client, uint64_t request, const Wanted& wanted, Promise promise);
+  template <class Answer, class Wanted, class Then>
+  caf::result<Answer> search_for(const Wanted& wanted, Then then);
 
   /// Holds the pages in memory, then fetches missing ones from the disk and from other members if
   /// the deadline allows.

@@ -65,9 +65,7 @@ segment_slots segment_state::reserve(const segment_pages& pages) {
       move_slot(options.memory, one.from, one.to, one.bytes, one.generation);
       moved.push_back({one.key, one.to, one.generation, 0});
     }
-    auto& slot = slots.list.emplace_back();
-    slot.key = page.key;
-    slot.length = page.length;
+    auto& slot = slots.list.emplace_back(segment_slot{.key = page.key, .length = page.length});
     if (room.status == reserve_status::already_there) {
       slot.what = segment_slot::state::present;
       table->touch(page.key); // A write shows interest in the page.
@@ -297,13 +295,10 @@ caf::result<drain_report> segment_state::drain(const drain_request& how) {
 }
 
 drain_progress segment_state::progress() const {
-  auto answer = drain_progress{drain_.has_value(), table->is_closed(), 0, 0, 0};
-  if (drain_) {
-    answer.pages = drain_->figures->pages;
-    answer.tried = drain_->figures->tried;
-    answer.moved = drain_->figures->copied;
-  }
-  return answer;
+  if (!drain_)
+    return {false, table->is_closed(), 0, 0, 0};
+  const auto& figures = *drain_->figures;
+  return {true, table->is_closed(), figures.pages, figures.tried, figures.copied};
 }
 
 drain_progress segment_state::resume() {

@@ -62,10 +62,8 @@ std::optional<copied_page> segment_repair::replicated(const page_key& key, time_
   const auto exported = options_.copies > 1 ? offered_.find_exported(key) : std::nullopt;
   if (!exported)
     return std::nullopt;
-  auto kept = kept_page{};
-  kept.page = *exported;
-  kept.copies = options_.copies;
-  return copy_of(kept, now);
+  return copy_of({.page = *exported, .parent = {}, .pinned_until = {}, .copies = options_.copies},
+                 now);
 }
 
 spreader_options spread_settings(const segment_mounts_options& member) {

@@ -60,12 +60,8 @@ void spreader_state::next_batch() {
   if (begin == options.pages.size())
     return finish();
   const auto count = std::min(limits::storage_batch_pages, options.pages.size() - begin);
-  for (auto i = begin; i < begin + count; ++i) {
-    auto& wanted = batch.emplace_back();
-    wanted.key = options.pages[i].page.key;
-    wanted.copies = std::max<uint32_t>(options.pages[i].copies, 1);
-    wanted.is_pinned = options.pages[i].pin != 0;
-  }
+  for (const auto& page : std::span{options.pages}.subspan(begin, count))
+    batch.push_back({page.page.key, std::max<uint32_t>(page.copies, 1), page.pin != 0, {}, {}, {}});
   find_holders();
 }
 

@@ -179,11 +179,10 @@ void storage_state::expire() {
   // new one that would start them.
   for (const auto ticket : late_ones)
     answer_late(ticket, calls.at(ticket));
-  const auto is_over = [&](const auto& waiting) { return waiting.first <= now; };
   for (auto& [until, promise] : wondering)
     if (until <= now)
       promise.deliver(last_health);
-  std::erase_if(wondering, is_over);
+  std::erase_if(wondering, [now](const auto& waiting) { return waiting.first <= now; });
   set_timer();
 }
 

@@ -48,11 +48,9 @@ static_assert(sizeof(log_entry) == 96);
 constexpr uint32_t entry_magic = 0x31676c68; // "hlg1"
 
 log_entry encode(const folder_event& event) {
-  auto entry = log_entry{entry_magic, static_cast<uint32_t>(event.what)};
-  entry.key = event.key.bytes;
-  entry.parent = event.parent.bytes;
-  entry.bytes = event.bytes;
-  entry.time = event.time;
+  auto entry = log_entry{entry_magic,     static_cast<uint32_t>(event.what),
+                         event.key.bytes, event.parent.bytes,
+                         event.bytes,     event.time};
   entry.checksum = entry.sum();
   return entry;
 }

@@ -67,16 +67,9 @@ public:
   }
 
   std::vector<bool> exists(std::span<const page_key> keys, time_point deadline) override {
-    auto answers = std::vector<bool>{};
-    while (answers.size() < keys.size()) {
-      const auto rest = keys.subspan(answers.size());
-      const auto asked = rest.first(std::min(rest.size(), limits::node_batch_pages));
-      auto found = std::vector<bool>(asked.size(), false);
-      if (clock_.now() < deadline)
-        found = node_.prefetch(asked, false, deadline).value_or(found);
-      answers.insert(answers.end(), found.begin(), found.end());
-    }
-    return answers;
+    return in_batches(keys, deadline, false, [&](auto part) {
+      return node_.prefetch(part, false, deadline).value_or(std::vector<bool>(part.size()));
+    });
   }
 
   std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline) override {
@@ -92,18 +85,8 @@ public:
   }
 
   std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline) override {
-    auto answers = std::vector<result<void>>{};
-    while (answers.size() < keys.size()) {
-      const auto rest = keys.subspan(answers.size());
-      const auto asked = rest.first(std::min(rest.size(), limits::node_batch_pages));
-      if (clock_.now() >= deadline) {
-        answers.resize(keys.size(), fail(ec::deadline_exceeded));
-        break;
-      }
-      for (auto& removed : node_.remove(asked, deadline))
-        answers.push_back(std::move(removed));
-    }
-    return answers;
+    return in_batches(keys, deadline, result<void>{fail(ec::deadline_exceeded)},
+                      [&](auto part) { return node_.remove(part, deadline); });
   }
 
   backend_health health() override {
@@ -127,6 +110,21 @@ public:
   }
 
 private:
+  /// Asks the node about keys, in requests of the permitted size.
+  /// @param late The answer for keys that the deadline leaves unasked.
+  template <class Answer, class Request>
+  std::vector<Answer> in_batches(std::span<const page_key> keys, time_point deadline,
+                                 const Answer& late, Request request) {
+    auto answers = std::vector<Answer>{};
+    while (answers.size() < keys.size() && clock_.now() < deadline) {
+      const auto rest = keys.subspan(answers.size());
+      const auto some = request(rest.first(std::min(rest.size(), limits::node_batch_pages)));
+      answers.insert(answers.end(), some.begin(), some.end());
+    }
+    answers.resize(keys.size(), late);
+    return answers;
+  }
+
   /// Executes a batch on the node, in requests of the permitted size.
   /// @param none Error for a client that has as much in flight as it may.
   template <class Page, class Request>

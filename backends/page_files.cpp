@@ -71,8 +71,7 @@ private:
 
 result<temporary_file> write_temporary(const std::string& directory, const page_write& page,
                                        const page_header& header) {
-  auto made = HICACHE_TRY(page_folder::make_temporary(directory, page.key));
-  auto file = temporary_file{std::move(made)};
+  auto file = temporary_file{HICACHE_TRY(page_folder::make_temporary(directory, page.key))};
   auto encoded = header_bytes{};
   encode_page_header(header, encoded);
   const auto file_bytes = page_header_bytes + header.length;

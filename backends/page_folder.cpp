@@ -14,7 +14,6 @@
 #include <climits>
 #include <cstdlib>
 #include <filesystem>
-#include <optional>
 #include <string_view>
 #include <system_error>
 
@@ -69,15 +68,15 @@ bool is_temporary(std::string_view name) {
          && name.ends_with(temporary_suffix) && parse_page_key(name.substr(0, key_digits));
 }
 
-/// The header of the file if it is that of this page.
-std::optional<page_header> read_header(const std::string& path, const page_key& key) {
+/// Whether the file begins with the header of this page.
+bool has_header(const std::string& path, const page_key& key) {
   const auto file = unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
   auto bytes = std::array<std::byte, page_header_bytes>{};
   if (!file
       || ::pread(file.get(), bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    return std::nullopt;
+    return false;
   const auto header = decode_page_header(bytes);
-  return header && header->key == key ? std::optional{*header} : std::nullopt;
+  return header && header->key == key;
 }
 
 } // namespace
@@ -135,8 +134,7 @@ int page_folder::publish(const std::string& temporary, const page_key& key) cons
     return 0;
   if (errno != ENOENT)
     return errno;
-  const auto directory = fs::path{target}.parent_path();
-  if (::mkdir(directory.c_str(), 0777) != 0 && errno != EEXIST)
+  if (::mkdir(fs::path{target}.parent_path().c_str(), 0777) != 0 && errno != EEXIST)
     return errno;
   return ::rename(temporary.c_str(), target.c_str()) == 0 ? 0 : errno;
 }
@@ -182,10 +180,8 @@ std::vector<page_folder::found_page> page_folder::scan(const std::string& direct
     const auto key
       = parse_page_key(std::string_view{name}.substr(0, name.size() - page_suffix.size()));
     struct stat info {};
-    if (!key || ::lstat(entry->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode))
-      continue;
-    const auto header = read_header(entry->path().string(), *key);
-    if (!header)
+    if (!key || ::lstat(entry->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)
+        || !has_header(entry->path().string(), *key))
       continue;
     found.push_back({*key, static_cast<uint64_t>(info.st_size),
                      int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec});

@@ -207,10 +207,7 @@ void storage_queue::health(health_done done) {
     return [done, health = store.health()] { done(health); };
   };
   auto refuse = [done](const error& reason) {
-    auto health = backend_health{};
-    health.ok = false;
-    health.detail = to_string(reason);
-    done(std::move(health));
+    done({.ok = false, .detail = to_string(reason), .counters = {}, .tiers = {}});
   };
   submit({batch_class::health}, {std::move(call), std::move(refuse)});
 }

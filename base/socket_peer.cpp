@@ -13,9 +13,8 @@ namespace {
 std::optional<ucred> credentials_of(int socket) noexcept {
   auto credentials = ucred{};
   auto length = socklen_t{sizeof(credentials)};
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0)
-    return std::nullopt;
-  return credentials;
+  const auto got = ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length);
+  return got == 0 ? std::optional{credentials} : std::nullopt;
 }
 
 bool is_in_group(int socket, gid_t group) {
@@ -39,11 +38,9 @@ std::optional<socket_peer> socket_peer_of(int socket) noexcept {
 
 bool is_of_own_user_or(std::optional<gid_t> group, int socket) {
   const auto credentials = credentials_of(socket);
-  if (!credentials)
-    return false;
-  if (credentials->uid == ::geteuid())
-    return true;
-  return group && (credentials->gid == *group || is_in_group(socket, *group));
+  return credentials
+         && (credentials->uid == ::geteuid()
+             || (group && (credentials->gid == *group || is_in_group(socket, *group))));
 }
 
 } // namespace hicache

@@ -221,8 +221,7 @@ result<std::vector<device_mark>> block_copy::queue(const leased_view& view,
     for (const auto i : pages)
       HICACHE_TRY(memory_->device()->queue_load(view.pages()[positions[i]],
                                                 memory_->table().pieces(layer, blocks_of(i))));
-    auto mark = HICACHE_TRY(memory_->device()->mark());
-    marks.push_back(std::move(mark));
+    marks.emplace_back() = HICACHE_TRY(memory_->device()->mark());
   }
   return marks;
 }

@@ -118,12 +118,9 @@ result<std::shared_ptr<const pinned_pages>> hc_client::pages_of(const hc_lease* 
 }
 
 void hc_client::unpin(const hc_lease* lease) {
-  auto ended = std::unique_ptr<hc_lease>{};
+  auto ended = decltype(leases_)::node_type{}; // Destroyed after the lock is released.
   const auto guard = std::lock_guard{mutex_};
-  if (const auto at = leases_.find(lease); at != leases_.end()) {
-    ended = std::move(at->second);
-    leases_.erase(at);
-  }
+  ended = leases_.extract(lease);
 }
 
 hc_offload* hc_client::keep(std::unique_ptr<hc_offload> offload) {

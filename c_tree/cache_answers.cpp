@@ -1,5 +1,6 @@
 #include "c_tree/cache_answers.hpp"
 
+#include "base/overloaded.hpp"
 #include "hicache/caf_error.hpp"
 
 #include <utility>
@@ -35,77 +36,53 @@ void add_pages(const page_list& pages, hc_answer& to) {
   to.page_count = pages->size();
 }
 
-void fill(const match_result& from, hc_answer& to) {
-  to.device_tokens = from.l1_tokens;
-  to.host_tokens = from.l2_tokens;
-  to.node = from.node;
-  add_pages(from.l1_pages, to);
+/// A visitor that copies a result to the fields of an answer.
+auto filler_of(hc_answer& to) {
+  return overloaded{[&to](const match_result& x) {
+                      to.device_tokens = x.l1_tokens;
+                      to.host_tokens = x.l2_tokens;
+                      to.node = x.node;
+                      add_pages(x.l1_pages, to);
+                    },
+                    [&to](const prefetch_result& x) { to.wanted_tokens = x.tokens; },
+                    [&to](const schedule_result& x) { to.is_ready = x.ready ? 1 : 0; },
+                    [&to](const load_result& x) {
+                      to.device_tokens = x.l1_tokens;
+                      to.loading_tokens = x.loading_tokens;
+                      to.from_storage_tokens = x.from_storage_tokens;
+                      add_pages(x.l1_pages, to);
+                    },
+                    [&to](const allocate_result& x) { add_pages(x.l1_pages, to); },
+                    [&to](const insert_result& x) {
+                      to.duplicate_tokens = x.duplicate_tokens;
+                      to.pinned_tokens = x.pinned_tokens;
+                      to.node = x.node;
+                      add_pages(x.l1_pages, to);
+                    },
+                    [&to](const release_result& x) {
+                      const auto& seen = x.provenance;
+                      to.l1_tokens = seen.l1_tokens;
+                      to.l2_tokens = seen.l2_tokens;
+                      to.l3_tokens = seen.l3_tokens;
+                      to.computed_tokens = seen.computed_tokens;
+                      to.given_up_tokens = seen.unserved_tokens;
+                      to.give_up = to_string(seen.why);
+                      to.l3_backend = seen.l3_backend.c_str();
+                    },
+                    [&to](const evict_result& x) {
+                      to.freed_tokens = x.tokens;
+                      to.writing_tokens = x.writing_tokens;
+                    },
+                    [&to](const pin_result& x) { to.pinned_tokens = x.tokens; },
+                    [&to](const session_result& x) { to.generation = x.generation; },
+                    [&to](const lock_result& x) {
+                      to.evictable_tokens = x.evictable_tokens;
+                      to.protected_tokens = x.protected_tokens;
+                    },
+                    [&to](const backup_result& x) { to.written_tokens = x.written_tokens; },
+                    [&to](const load_node_result& x) { to.loading_tokens = x.loading_tokens; },
+                    [](const clear_result&) {}};
 }
-
-void fill(const prefetch_result& from, hc_answer& to) {
-  to.wanted_tokens = from.tokens;
-}
-
-void fill(const schedule_result& from, hc_answer& to) {
-  to.is_ready = from.ready ? 1 : 0;
-}
-
-void fill(const load_result& from, hc_answer& to) {
-  to.device_tokens = from.l1_tokens;
-  to.loading_tokens = from.loading_tokens;
-  to.from_storage_tokens = from.from_storage_tokens;
-  add_pages(from.l1_pages, to);
-}
-
-void fill(const allocate_result& from, hc_answer& to) {
-  add_pages(from.l1_pages, to);
-}
-
-void fill(const insert_result& from, hc_answer& to) {
-  to.duplicate_tokens = from.duplicate_tokens;
-  to.pinned_tokens = from.pinned_tokens;
-  to.node = from.node;
-  add_pages(from.l1_pages, to);
-}
-
-void fill(const release_result& from, hc_answer& to) {
-  const auto& seen = from.provenance;
-  to.l1_tokens = seen.l1_tokens;
-  to.l2_tokens = seen.l2_tokens;
-  to.l3_tokens = seen.l3_tokens;
-  to.computed_tokens = seen.computed_tokens;
-  to.given_up_tokens = seen.unserved_tokens;
-  to.give_up = to_string(seen.why);
-  to.l3_backend = seen.l3_backend.c_str();
-}
-
-void fill(const evict_result& from, hc_answer& to) {
-  to.freed_tokens = from.tokens;
-  to.writing_tokens = from.writing_tokens;
-}
-
-void fill(const pin_result& from, hc_answer& to) {
-  to.pinned_tokens = from.tokens;
-}
-
-void fill(const session_result& from, hc_answer& to) {
-  to.generation = from.generation;
-}
-
-void fill(const lock_result& from, hc_answer& to) {
-  to.evictable_tokens = from.evictable_tokens;
-  to.protected_tokens = from.protected_tokens;
-}
-
-void fill(const backup_result& from, hc_answer& to) {
-  to.written_tokens = from.written_tokens;
-}
-
-void fill(const load_node_result& from, hc_answer& to) {
-  to.loading_tokens = from.loading_tokens;
-}
-
-void fill(const clear_result&, hc_answer&) {}
 
 const char* text_of(const error& what) {
   return what.detail.empty() ? sentence(what.code) : what.detail.c_str();
@@ -185,7 +162,7 @@ hc_answer hc_answers::view_of(uint32_t kind, const tree_answer& answer) {
     view.text = text_of(answer.error());
     return view;
   }
-  std::visit([&](const auto& x) { fill(x, view); }, *answer);
+  std::visit(filler_of(view), *answer);
   if (const auto* loaded = std::get_if<load_result>(&*answer); loaded && loaded->progress)
     view.progress = &progress_.emplace_back(hc_progress{{}, loaded->progress});
   if (const auto* released = std::get_if<release_result>(&*answer))

@@ -132,10 +132,9 @@ result<tree_operations> operations_of(std::span<const hc_op> ops) {
                                      + std::to_string(HC_MAX_OPS) + " at most");
   auto all = tree_operations{};
   all.list.reserve(ops.size());
-  for (const auto& op : ops) {
-    auto one = HICACHE_TRY(about("operation " + std::to_string(all.list.size()), operation_of(op)));
-    all.list.push_back(std::move(one));
-  }
+  for (auto number = 0; const auto& op : ops)
+    all.list.emplace_back()
+      = HICACHE_TRY(about("operation " + std::to_string(number++), operation_of(op)));
   return all;
 }
 

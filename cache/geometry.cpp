@@ -40,22 +40,14 @@ uint64_t row_bytes_of(const pool_shape& shape, kv_part part) {
   return 0;
 }
 
-/// Bytes of one layer of one token, over the parts before `end`.
-uint64_t bytes_before(const pool_shape& shape, kv_part end) {
+/// Bytes of one layer of one token, over the parts before `end`; over all without one.
+uint64_t token_bytes(const pool_shape& shape, std::optional<kv_part> end = {}) {
   auto bytes = uint64_t{0};
   for (const auto part : parts_of(shape.attention)) {
     if (part == end)
       break;
     bytes += row_bytes_of(shape, part);
   }
-  return bytes;
-}
-
-/// Bytes of one layer of one token.
-uint64_t token_bytes(const pool_shape& shape) {
-  auto bytes = uint64_t{0};
-  for (const auto part : parts_of(shape.attention))
-    bytes += row_bytes_of(shape, part);
   return bytes;
 }
 
@@ -152,9 +144,7 @@ std::optional<head_split> split_heads(uint32_t heads, uint32_t ranks) noexcept {
   HICACHE_CHECK(heads > 0 && ranks > 0);
   if (heads % ranks == 0)
     return head_split{heads / ranks, 1};
-  if (ranks % heads == 0)
-    return head_split{1, ranks / heads};
-  return std::nullopt;
+  return ranks % heads == 0 ? std::optional{head_split{1, ranks / heads}} : std::nullopt;
 }
 
 pool_geometry::pool_geometry(const pool_shape& shape, host_layout layout, uint32_t pages)
@@ -182,7 +172,7 @@ strided_run pool_geometry::rows(uint32_t layer, kv_part part, page_index page,
   const auto row = row_bytes(part) / columns(part);
   const auto tokens = uint64_t{shape_.page_size};
   // Bytes of the parts before this one in the unit that they split: the pool, a page, or one head.
-  const auto part_offset = bytes_before(shape_, part) / columns(part) * shape_.layers * tokens;
+  const auto part_offset = token_bytes(shape_, part) / columns(part) * shape_.layers * tokens;
   switch (layout_) {
     case host_layout::layer_first:
       return {part_offset * pages_ + (uint64_t{layer} * pages_ + page) * tokens * row, row, row,

@@ -148,11 +148,6 @@ struct residency {
   std::atomic<int> failure{0};
 };
 
-void touch(std::span<std::byte> memory) {
-  for (auto at = size_t{0}; at < memory.size(); at += 4_KiB)
-    *static_cast<volatile std::byte*>(&memory[at]) = std::byte{0};
-}
-
 /// @returns 0 or an errno.
 int make_piece_resident(std::span<std::byte> piece, memory_pages pages) {
   auto code = 0;
@@ -161,11 +156,11 @@ int make_piece_resident(std::span<std::byte> piece, memory_pages pages) {
   while (code == EINTR);
   // Linux before 5.14 lacks this advice. Touching has the same effect, but would kill the process
   // if a huge page is unavailable after all (e.g. because of a cpuset).
-  if (code == EINVAL && pages == memory_pages::plain) {
-    touch(piece);
-    return 0;
-  }
-  return code;
+  if (code != EINVAL || pages != memory_pages::plain)
+    return code;
+  for (auto at = size_t{0}; at < piece.size(); at += 4_KiB)
+    *static_cast<volatile std::byte*>(&piece[at]) = std::byte{0};
+  return 0;
 }
 
 template <class AfterChunk>
@@ -284,8 +279,7 @@ result<host_mapping> host_mapping::adopt(std::span<std::byte> memory, std::optio
 }
 
 std::string host_mapping::description() const {
-  const auto* kind = std::find_if(page_kinds.begin(), page_kinds.end(),
-                                  [this](const page_kind& k) { return k.pages == pages_; });
+  const auto* kind = std::ranges::find(page_kinds, pages_, &page_kind::pages);
   const auto name = std::string{memory_ ? "" : "shared "} + kind->name;
   return node_ ? name + " on NUMA node " + std::to_string(*node_) : name;
 }

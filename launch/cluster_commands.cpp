@@ -49,28 +49,21 @@ public:
     return client;
   }
 
-  /// All members known to any shard.
-  result<std::vector<member_info>> members() {
+  /// Members as known to any shard: all, or those with the wanted numbers.
+  template <class... Wanted>
+  result<std::vector<member_info>> members(Wanted... wanted) {
     for (const auto& shard : link_.view()->shards)
       if (shard)
-        if (auto list = list_members(system_, shard, clock_, clock_.now() + time_))
+        if (auto list = list_members(system_, shard, wanted..., clock_, clock_.now() + time_))
           return list;
     return fail(ec::peer_unreachable, "no shard of the index answers");
   }
 
   result<member_actor> find(uint64_t member) {
-    for (const auto& shard : link_.view()->shards) {
-      if (!shard)
-        continue;
-      const auto found
-        = list_members(system_, shard, std::span{&member, 1}, clock_, clock_.now() + time_);
-      if (!found)
-        continue;
-      if (found->empty())
-        return fail(ec::not_found, absl::StrFormat("there is no member %016x", member));
-      return reach(found->front());
-    }
-    return fail(ec::peer_unreachable, "no shard of the index answers");
+    const auto found = HICACHE_TRY(members(std::span{&member, 1}));
+    if (found.empty())
+      return fail(ec::not_found, absl::StrFormat("there is no member %016x", member));
+    return reach(found.front());
   }
 
   member_actor reach(const member_info& member) { return network_.member_at(member.address); }
@@ -272,11 +265,10 @@ result<int> pin(cluster_client& cluster, const std::vector<page_key>& keys, page
   auto all = answers{};
   for (const auto& [id, pages] : of_member) {
     const auto member = cluster.find(id);
-    for (auto first = size_t{0}; first < pages.size(); first += limits::index_batch_keys) {
-      const auto begin = pages.begin() + static_cast<ptrdiff_t>(first);
-      wanted.keys.assign(
-        begin,
-        begin + static_cast<ptrdiff_t>(std::min(limits::index_batch_keys, pages.size() - first)));
+    for (auto rest = std::span{pages}; !rest.empty();) {
+      const auto part = rest.first(std::min(limits::index_batch_keys, rest.size()));
+      rest = rest.subspan(part.size());
+      wanted.keys.assign(part.begin(), part.end());
       all.take_pins(id, wanted.keys.size(),
                     member ? cluster.ask<page_totals>(*member, atom::pin_v, wanted)
                            : result<page_totals>{tl::unexpected{member.error()}});
@@ -416,10 +408,8 @@ result<std::vector<page_key>> cluster_commands::keys() const {
   auto list = std::vector<page_key>{};
   if (objects_.empty() == tokens_file_.empty())
     return fail(ec::invalid_argument, "expected either PAGES or --tokens FILE");
-  for (const auto& text : objects_) {
-    const auto key = HICACHE_TRY(parse_key(text));
-    list.push_back(key);
-  }
+  for (const auto& text : objects_)
+    list.emplace_back() = HICACHE_TRY(parse_key(text));
   if (tokens_file_.empty())
     return list;
   const auto tokens = HICACHE_TRY(read_tokens(tokens_file_));

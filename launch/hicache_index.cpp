@@ -58,15 +58,6 @@ result<std::shared_ptr<index_addresses>> join(const index_flags& flags) {
   return opened;
 }
 
-decltype(directory_options::shards)
-spawn_shards(caf::actor_system& system, const index_flags& flags, const clock_source& clock) {
-  auto shards = decltype(directory_options::shards){};
-  for (auto i = uint32_t{0}; i < flags.shards; ++i)
-    shards.emplace(flags.first_shard + i,
-                   system.spawn(hicache::index, index_options{flags.member_ttl, &clock}));
-  return shards;
-}
-
 result<int> serve(const index_flags& flags, const stop_signal& stop) {
   const auto where = HICACHE_TRY(check(flags));
   auto options = directory_options{};
@@ -82,7 +73,9 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
   auto metrics = std::unique_ptr<metrics_server>{};
   if (flags.metrics.port != 0)
     metrics = HICACHE_TRY(metrics_server::start(flags.metrics));
-  options.shards = spawn_shards(system, flags, clock);
+  for (auto i = uint32_t{0}; i < flags.shards; ++i)
+    options.shards.emplace(flags.first_shard + i,
+                           system.spawn(hicache::index, index_options{flags.member_ttl, &clock}));
   options.pause = flags.member_ttl / 4;
   options.connector = network.connector();
   const auto shards = options.shards;

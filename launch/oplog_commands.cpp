@@ -1,5 +1,6 @@
 #include "launch/oplog_commands.hpp"
 
+#include "base/about.hpp"
 #include "base/try.hpp"
 #include "cache/oplog/op_log.hpp"
 #include "cache/oplog/op_script.hpp"
@@ -41,10 +42,8 @@ public:
 
   uint64_t number() const noexcept { return number_; }
 
-  /// Formats an error as compilers do: "FILE:3: what".
-  error wrong(const error& what) const {
-    return {ec::invalid_argument, name_ + ":" + std::to_string(number_) + ": " + what.detail};
-  }
+  /// The last line as compilers name it: "FILE:3".
+  std::string place() const { return name_ + ":" + std::to_string(number_); }
 
 private:
   std::string name_;
@@ -59,11 +58,9 @@ result<int> run_script(const std::string& name) {
   while (const auto line = lines.next()) {
     if (line->find_first_not_of(" \t\r") == std::string::npos)
       continue;
-    const auto answer = script.run(*line);
-    if (!answer)
-      return tl::unexpected{lines.wrong(answer.error())};
+    const auto answer = HICACHE_TRY(about_input(lines.place(), script.run(*line)));
     // Flushed, so that an interactive reader sees it before the next line is read.
-    if (!(std::cout << *answer << std::endl))
+    if (!(std::cout << answer << std::endl))
       return exit_failed; // The reader of the answers is gone.
   }
   return exit_ok;
@@ -75,10 +72,8 @@ result<int> replay_log(const std::string& name) {
   auto player = op_log_player{};
   auto digest = uint64_t{0};
   while (const auto line = lines.next()) {
-    const auto entry = parse_op_log_entry(*line);
-    if (!entry)
-      return tl::unexpected{lines.wrong(entry.error())};
-    const auto played = player.play(*entry);
+    const auto entry = HICACHE_TRY(about_input(lines.place(), parse_op_log_entry(*line)));
+    const auto played = player.play(entry);
     if (!played && played.error().code == ec::ranks_diverged) {
       std::cerr << "hicachectl: " << name << ": " << played.error().detail << std::endl;
       return exit_failed;
@@ -116,10 +111,8 @@ result<int> diff_logs(const std::string& name_a, const std::string& name_b) {
                         const line_reader& lines) -> result<std::optional<op_log_entry>> {
     if (!line)
       return std::nullopt;
-    auto entry = parse_op_log_entry(*line);
-    if (!entry)
-      return tl::unexpected{lines.wrong(entry.error())};
-    return std::optional{std::move(*entry)};
+    auto entry = HICACHE_TRY(about_input(lines.place(), parse_op_log_entry(*line)));
+    return std::optional{std::move(entry)};
   };
   for (auto number = uint64_t{1};; ++number) {
     const auto a = lines_a.next();

@@ -54,11 +54,10 @@ void replay_metrics::show(const replay_totals& so_far) {
 }
 
 std::vector<prometheus::MetricFamily> replay_metrics::Collect() const {
-  auto counts = replay_counts{};
-  {
+  const auto counts = [this] {
     const auto guard = std::lock_guard{mutex_};
-    counts = counts_;
-  }
+    return counts_;
+  }();
   auto families = metric_families{{{"rank", std::to_string(rank_)}}};
   families.count("hicache_checked_pages_total", "Cached pages compared before use.",
                  counts.pages_checked);

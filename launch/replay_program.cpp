@@ -170,21 +170,19 @@ std::string progress_text(uint64_t done, uint64_t total, const replay_totals& so
                          total, rate, hits, left);
 }
 
-/// Sums up, writes the report and prints the summary. Rank 0 prints.
+/// Writes the report and prints the summary, at rank 0.
 result<void> conclude(replay_engine& engine, const replay_flags& flags, const rank_config& config,
-                      uint32_t ranks, bool speaks) {
-  if (speaks) {
-    auto settings = shared_settings(config);
-    settings.emplace_back("ranks", std::to_string(ranks));
-    settings.emplace_back("trace", flags.trace);
-    settings.emplace_back("workload", flags.workload);
-    settings.emplace_back("order", flags.order);
-    settings.emplace_back("verify", flags.verify);
-    if (!flags.report.empty())
-      HICACHE_TRY(write_report(flags.report, to_json(engine.totals(), settings)));
-    std::fputs(to_text(engine.totals()).c_str(), stdout);
-    std::fflush(stdout);
-  }
+                      uint32_t ranks) {
+  auto settings = shared_settings(config);
+  settings.emplace_back("ranks", std::to_string(ranks));
+  settings.emplace_back("trace", flags.trace);
+  settings.emplace_back("workload", flags.workload);
+  settings.emplace_back("order", flags.order);
+  settings.emplace_back("verify", flags.verify);
+  if (!flags.report.empty())
+    HICACHE_TRY(write_report(flags.report, to_json(engine.totals(), settings)));
+  std::fputs(to_text(engine.totals()).c_str(), stdout);
+  std::fflush(stdout);
   return {};
 }
 
@@ -254,7 +252,8 @@ result<int> replay(const rank_config& config, const replay_flags& flags, rank_se
   progress.reset(); // Ends its line before the summary.
   if (ran)
     ran = engine.gather();
-  HICACHE_TRY(conclude(engine, flags, config, session.ranks, speaks));
+  if (speaks)
+    HICACHE_TRY(conclude(engine, flags, config, session.ranks));
   if (!ran) {
     if (ran.error().code == ec::rank_unresponsive)
       return tl::unexpected{ran.error()};

@@ -50,13 +50,12 @@ result<replay_request> parse_request(const json& row) {
   if (stamp == row.end() || !stamp->is_number() || stamp->get<double>() < 0)
     return fail(ec::invalid_argument, "expected milliseconds under 'timestamp'");
   request.arrival_ms = stamp->get<double>();
-  const auto input = HICACHE_TRY(number("input_length"));
-  const auto output = HICACHE_TRY(number("output_length"));
-  if (input == 0 || input > limits::request_tokens || output > limits::request_tokens)
+  request.input_length = HICACHE_TRY(number("input_length"));
+  request.output_length = HICACHE_TRY(number("output_length"));
+  if (request.input_length == 0 || request.input_length > limits::request_tokens
+      || request.output_length > limits::request_tokens)
     return fail(ec::invalid_argument,
                 "expected an 'input_length' from 1 to " + std::to_string(limits::request_tokens));
-  request.input_length = input;
-  request.output_length = output;
   const auto ids = row.find("hash_ids");
   if (ids == row.end() || !ids->is_array())
     return fail(ec::invalid_argument, "expected a list under 'hash_ids'");
@@ -65,10 +64,10 @@ result<replay_request> parse_request(const json& row) {
       return fail(ec::invalid_argument, "expected whole numbers in 'hash_ids'");
     request.blocks.push_back(id.get<uint64_t>());
   }
-  const auto needed = (input + trace_block_tokens - 1) / trace_block_tokens;
+  const auto needed = (request.input_length + trace_block_tokens - 1) / trace_block_tokens;
   if (request.blocks.size() != needed)
     return fail(ec::invalid_argument, "expected " + std::to_string(needed) + " 'hash_ids' for "
-                                        + std::to_string(input) + " tokens, found "
+                                        + std::to_string(request.input_length) + " tokens, found "
                                         + std::to_string(request.blocks.size()));
   return request;
 }

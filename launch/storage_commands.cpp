@@ -229,9 +229,8 @@ result<int> storage_commands::perform() const {
   const auto client = HICACHE_TRY(admin_client::make(admin_, token_file_));
   const auto wanted = HICACHE_TRY(request());
   const auto patient = attach_->parsed() || detach_->parsed();
-  const auto answer = HICACHE_TRY(
+  const auto [status, content] = HICACHE_TRY(
     client.ask(wanted.method, wanted.path, wanted.body, patient ? timeout_ + patience : timeout_));
-  const auto& [status, content] = answer;
   if (json_)
     std::cout << content.dump(2) << '\n';
   else if (status == 200 && content.contains("success"))

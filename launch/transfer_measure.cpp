@@ -142,11 +142,9 @@ private:
     for (const auto direction : {copy_direction::store, copy_direction::load}) {
       const auto storing = direction == copy_direction::store;
       auto& samples = storing ? stores_ : loads_;
-      const auto whole = HICACHE_TRY(probe_->copy_whole(direction));
-      samples.whole.push_back(whole);
+      samples.whole.emplace_back() = HICACHE_TRY(probe_->copy_whole(direction));
       samples.engine.push_back(storing ? store() : load());
-      const auto by_page = HICACHE_TRY(probe_->copy_by_page(direction));
-      samples.by_page.push_back(by_page);
+      samples.by_page.emplace_back() = HICACHE_TRY(probe_->copy_by_page(direction));
     }
     return overlap();
   }
@@ -211,9 +209,8 @@ private:
       const auto expected = pattern(bytes, offset);
       const auto stride = bytes / what_.pages;
       for (auto page = uint32_t{0}; page < what_.pages; ++page) {
-        const auto begin = static_cast<std::ptrdiff_t>(page * stride);
-        const auto end = begin + static_cast<std::ptrdiff_t>(stride);
-        if (!std::equal(found.begin() + begin, found.begin() + end, expected.begin() + begin))
+        const auto at = page * stride;
+        if (std::memcmp(&found[at], &expected[at], stride) != 0)
           wrong[page] = true;
       }
       return {};

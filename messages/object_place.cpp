@@ -13,11 +13,10 @@ constexpr auto last_offset = std::numeric_limits<uint64_t>::max();
 } // namespace
 
 bool is_possible(const exported_objects& exported) noexcept {
-  if (exported.count == 0)
-    return true;
-  return exported.object_bytes > 0
-         && exported.count <= (last_offset - exported.headers) / slot_object_offset
-         && exported.count <= (last_offset - exported.objects) / exported.object_bytes;
+  return exported.count == 0
+         || (exported.object_bytes > 0
+             && exported.count <= (last_offset - exported.headers) / slot_object_offset
+             && exported.count <= (last_offset - exported.objects) / exported.object_bytes);
 }
 
 bool takes_pages(const member_info& member) noexcept {

@@ -26,9 +26,8 @@ std::vector<uint64_t> place_replicas(const page_key& key, std::span<const member
     if (chosen.size() < count && std::ranges::none_of(chosen, has_host))
       chosen.push_back(member);
   }
-  auto ids = std::vector<uint64_t>{};
-  for (const auto* member : chosen)
-    ids.push_back(member->member);
+  auto ids = std::vector<uint64_t>(chosen.size());
+  std::ranges::transform(chosen, ids.begin(), &member_info::member);
   return ids;
 }
 

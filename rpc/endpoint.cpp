@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <string_view>
-#include <utility>
 
 namespace hicache::rpc {
 
@@ -40,8 +39,7 @@ result<std::vector<endpoint>> parse_endpoints(const std::string& text) {
   auto all = std::vector<endpoint>{};
   for (auto begin = size_t{0}; begin <= text.size();) {
     const auto end = std::min(text.find(',', begin), text.size());
-    auto one = HICACHE_TRY(parse_endpoint(text.substr(begin, end - begin)));
-    all.push_back(std::move(one));
+    all.emplace_back() = HICACHE_TRY(parse_endpoint(text.substr(begin, end - begin)));
     begin = end + 1;
   }
   return all;

@@ -48,13 +48,11 @@ bool rpc_loop::post(kj::Function<void()> work) {
     is_first = posted_.empty();
     posted_.push_back(kj::mv(work));
   }
-  if (!is_first)
-    return true;   // An earlier post has woken the loop.
-  if (is_here()) { // Run it after the events that are already queued.
-    keep(kj::evalLast([this] { run_posted(); }));
-  } else {
+  // Unless it is the first, an earlier post has woken the loop.
+  if (is_first && !is_here())
     wake_up();
-  }
+  else if (is_first) // Run it after the events that are already queued.
+    keep(kj::evalLast([this] { run_posted(); }));
   return true;
 }
 

@@ -4,7 +4,6 @@
 
 #include <charconv>
 #include <string_view>
-#include <utility>
 
 namespace hicache {
 
@@ -32,7 +31,6 @@ error from_exception(const kj::Exception& ex) {
     if (status == std::errc{} && code > 0 && code < ec_count && end - rest >= 2)
       return {static_cast<ec>(code), std::string{rest + 2, end}.substr(0, detail_max)};
   }
-  auto detail = std::string{text.substr(0, detail_max)};
   switch (ex.getType()) {
     case kj::Exception::Type::OVERLOADED:
       return {ec::deadline_exceeded, "no answer in time"};
@@ -41,7 +39,7 @@ error from_exception(const kj::Exception& ex) {
     case kj::Exception::Type::DISCONNECTED:
       return {ec::peer_unreachable, "connection closed"};
     default:
-      return {ec::peer_unreachable, std::move(detail)};
+      return {ec::peer_unreachable, std::string{text.substr(0, detail_max)}};
   }
 }
 

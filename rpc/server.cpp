@@ -206,10 +206,9 @@ void rpc_server::forget(visitor& peer) {
   auto fault = peer.fault;
   if (fault.empty() && peer.dialogue.get() != nullptr)
     fault = peer.dialogue->messages.fault();
-  if (!fault.empty() && !peer.is_proven)
-    spdlog::warn("refused the connection from {}: {}", peer.name, fault);
-  else if (!fault.empty())
-    spdlog::warn("closed the connection from {}: {}", peer.name, fault);
+  if (!fault.empty())
+    spdlog::warn("{} the connection from {}: {}", peer.is_proven ? "closed" : "refused", peer.name,
+                 fault);
   else if (!peer.is_proven)
     spdlog::info("{} hung up before it said who it is", peer.name);
   if (!peer.is_proven)

@@ -76,9 +76,7 @@ protected:
   /// Forwards a message without an answer.
   template <class Message, class Context, class Verb>
   kj::Promise<void> pass(Context context, Verb verb) {
-    auto message = Message{};
-    wire::read(context.getParams(), message);
-    peer_->tell(actor_, caf::make_message(verb, std::move(message)), here_);
+    peer_->tell(actor_, caf::make_message(verb, take<Message>(context)), here_);
     return kj::READY_NOW;
   }
 

@@ -113,15 +113,13 @@ void session::tell(const caf::strong_actor_ptr& to, caf::message what, inline_un
 }
 
 void session::take_answer(uint64_t number, const caf::message& answer) {
-  const auto at = open_.find(number);
-  if (at == open_.end())
+  const auto call = open_.extract(number);
+  if (!call)
     return;
-  auto fulfiller = kj::mv(at->second);
-  open_.erase(at);
   if (answer.match_elements<caf::error>())
-    fulfiller->reject(to_exception(from_caf(answer.get_as<caf::error>(0))));
+    call.mapped()->reject(to_exception(from_caf(answer.get_as<caf::error>(0))));
   else
-    fulfiller->fulfill(caf::message{answer});
+    call.mapped()->fulfill(caf::message{answer});
 }
 
 } // namespace hicache

@@ -13,11 +13,6 @@ namespace hicache {
 
 namespace {
 
-/// Makes keys with a passphrase fail; otherwise OpenSSL would prompt on the terminal.
-int no_passphrase(char*, int, int, void*) {
-  return -1;
-}
-
 tl::unexpected<error> bad(const char* flag, const std::string& file, const char* expected) {
   const auto* reason = ERR_reason_error_string(ERR_peek_error());
   auto why = reason != nullptr ? std::string{reason} : "unknown";
@@ -61,7 +56,8 @@ result<tls_context> load_tls(const tls_files& files, tls_peers peers) {
   const auto context = tls_context{SSL_CTX_new(TLS_method()), SSL_CTX_free};
   if (!context)
     return fail(ec::io_failure, "OpenSSL does not start");
-  SSL_CTX_set_default_passwd_cb(context.get(), no_passphrase);
+  // Makes keys with a passphrase fail; otherwise OpenSSL would prompt on the terminal.
+  SSL_CTX_set_default_passwd_cb(context.get(), [](char*, int, int, void*) { return -1; });
   ERR_clear_error();
   if (SSL_CTX_use_certificate_chain_file(context.get(), files.certificate.c_str()) != 1)
     return bad("--tls-cert", files.certificate, "a certificate in PEM");

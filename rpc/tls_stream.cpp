@@ -159,10 +159,8 @@ private:
         return done;
       if (status != SSL_ERROR_WANT_READ)
         fail_tls(take_reason());
-      return fill().then([=, this](bool has_more) -> kj::Promise<size_t> {
-        if (!has_more)
-          return done;
-        return read_on(to, least, most, done);
+      return fill().then([=, this](bool has_more) {
+        return has_more ? read_on(to, least, most, done) : kj::Promise<size_t>{done};
       });
     }
     return done;

@@ -107,12 +107,6 @@ result<void> take_extra(change_request& change, const json& object) {
   return {};
 }
 
-result<size_t> parse_number(const json& value) {
-  if (value.is_number_unsigned())
-    return value.get<size_t>();
-  return bad("key 'at' holds " + value.dump() + "; expected the number of a tier, 1 for the first");
-}
-
 /// A key of all PUT and POST requests, or of one of them.
 /// @param others The keys of that request alone, for messages.
 result<void> take(change_request& change, const std::string& key, const json& value,
@@ -128,7 +122,10 @@ result<void> take(change_request& change, const std::string& key, const json& va
   if (key == "hicache_storage_prefetch_policy" && key == others)
     return text(change.wanted.prefetch_policy);
   if (key == "at" && key == others) {
-    change.at = HICACHE_TRY(parse_number(value));
+    if (!value.is_number_unsigned())
+      return bad("key 'at' holds " + value.dump()
+                 + "; expected the number of a tier, 1 for the first");
+    change.at = value.get<size_t>();
     return {};
   }
   if (key == "timeout_s") {
@@ -425,22 +422,17 @@ private:
   std::optional<std::string> receive(const http_request& asked, http_response& to,
                                      const httplib::ContentReader& reader) const {
     auto body = std::string{};
-    switch (const auto status = read(asked, reader, body)) {
-      case 200:
-        break;
-      case 413:
-        refuse(to, status,
-               "the body is longer than " + std::to_string(limits::admin_body_bytes) + " bytes",
-               "limit_reached");
-        return std::nullopt;
-      default:
-        refuse(to, status, "the body did not arrive; expected JSON", "malformed_message");
-        return std::nullopt;
-    }
-    if (asked.params.empty())
+    if (const auto status = read(asked, reader, body); status == 413)
+      refuse(to, status,
+             "the body is longer than " + std::to_string(limits::admin_body_bytes) + " bytes",
+             "limit_reached");
+    else if (status != 200)
+      refuse(to, status, "the body did not arrive; expected JSON", "malformed_message");
+    else if (!asked.params.empty())
+      refuse(to, error{ec::invalid_argument, "parameter '" + asked.params.begin()->first
+                                               + "' is not known; expected JSON alone"});
+    else
       return body;
-    refuse(to, error{ec::invalid_argument, "parameter '" + asked.params.begin()->first
-                                             + "' is not known; expected JSON alone"});
     return std::nullopt;
   }
 

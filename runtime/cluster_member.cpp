@@ -73,10 +73,9 @@ cluster_member::cluster_member(caf::actor_system& system, cluster_member_options
 result<std::unique_ptr<cluster_member>> cluster_member::join(caf::actor_system& system,
                                                              cluster_member_options options) {
   auto addresses = std::shared_ptr<index_addresses>{};
-  if (!options.is_alone) {
+  if (!options.is_alone)
     addresses
       = HICACHE_TRY(about_input("--index", index_addresses::open(options.index, options.tls)));
-  }
   auto member = std::unique_ptr<cluster_member>{new cluster_member{system, std::move(options)}};
   if (member->options_.segment_bytes > 0 || member->options_.exported)
     HICACHE_TRY(member->export_memory());

@@ -22,6 +22,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>
@@ -172,12 +173,9 @@ result<std::unique_ptr<storage_backend>> node_host::open_disk_tiers() {
                 R"([{"backend": "disk", "path": "DIR", "max_bytes": "SIZE"}])");
   HICACHE_TRY(check_rankless_stores("tiered", storage));
   auto store = HICACHE_TRY(open_tiers(storage, disk_owner(), *options_.clock));
-  auto is_bounded = true;
-  for (const auto& tier : storage.tiers) {
-    disk_bytes_ += tier.max_bytes;
-    is_bounded = is_bounded && tier.max_bytes > 0;
-  }
-  disk_bytes_ = is_bounded ? disk_bytes_ : 0;
+  const auto is_bounded = std::ranges::count(storage.tiers, 0U, &storage_config::max_bytes) == 0;
+  for (const auto& tier : storage.tiers)
+    disk_bytes_ += is_bounded ? tier.max_bytes : 0;
   disk_stores_ = absl::StrJoin(*store->tiers(), ", ");
   spdlog::info("keeps pages in {}", disk_stores_);
   return store;

@@ -48,9 +48,7 @@ constexpr std::array<model_preset, 6> presets = {{
 constexpr uint32_t default_index_key_bytes = 128 + 4;
 
 uint32_t bytes_of(element_type type) {
-  if (type == element_type::fp8)
-    return 1;
-  return type == element_type::fp32 ? 4 : 2;
+  return type == element_type::fp8 ? 1 : type == element_type::fp32 ? 4 : 2;
 }
 
 tl::unexpected<error> bad(std::string_view flag, std::string_view value,
@@ -91,9 +89,8 @@ result<void> check_events(const rank_config& config) {
 
 /// True if each rank's heads divide into whole groups of equal size.
 bool groups_fit(uint64_t tp_lcm_size, uint32_t rank_heads, uint32_t kv_heads) {
-  if (tp_lcm_size == 0 || tp_lcm_size % kv_heads == 0)
-    return true;
-  return kv_heads % tp_lcm_size == 0 && rank_heads % (kv_heads / tp_lcm_size) == 0;
+  return tp_lcm_size == 0 || tp_lcm_size % kv_heads == 0
+         || (kv_heads % tp_lcm_size == 0 && rank_heads % (kv_heads / tp_lcm_size) == 0);
 }
 
 result<void> finish_shape(rank_config& config, uint32_t ranks) {

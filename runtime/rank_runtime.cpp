@@ -104,17 +104,15 @@ public:
                                                                          config_.kv_events_format,
                                                                          config_.page_size},
                                                  std::move(events_), std::move(replay_));
-    auto helpers
-      = tree_helpers{controller_, rank_reduction_,      {}, {}, engine_, recorder_, publisher_,
-                     fences,      config_.prefill_speed};
     prefetcher_ = system_->spawn(prefetcher,
                                  prefetcher_options{config_.storage_timeout, page_bytes,
                                                     config_.traffic, config_.prefetch_when},
                                  opened_.actor, rank_reduction_);
     backup_ = system_->spawn(backup, opened_.actor,
                              backup_options{config_.storage_timeout, page_bytes, config_.traffic});
-    helpers.prefetcher = prefetcher_;
-    helpers.backup = backup_;
+    const auto helpers = tree_helpers{controller_, rank_reduction_, prefetcher_,
+                                      backup_,     engine_,         recorder_,
+                                      publisher_,  fences,          config_.prefill_speed};
     tree_ = system_->spawn(hicache::tree, settings, helpers, clock_.get(),
                            caf::timespan{config_.step_timeout});
     add_metrics(std::make_shared<rank_metrics>([this] { return figures(); }));
@@ -244,14 +242,9 @@ private:
 
   /// Leaks what outstanding L3 calls may still use, so that it stays valid until the process ends.
   void leave_behind() {
-    static_cast<void>(store_.release());
-    static_cast<void>(l2_memory_.release());
-    static_cast<void>(shared_.release());
-    static_cast<void>(device_.release());
-    static_cast<void>(clock_.release());
-    // Destroying it would wait for the actors of a cluster member.
-    static_cast<void>(system_.release());
-    static_cast<void>(system_config_.release());
+    const auto leak = [](auto&... owners) { (static_cast<void>(owners.release()), ...); };
+    // Destroying the system would also wait for the actors of a cluster member.
+    leak(store_, l2_memory_, shared_, device_, clock_, system_, system_config_);
   }
 
   attachment_actor changer() {

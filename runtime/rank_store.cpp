@@ -109,8 +109,8 @@ result<store_change> rank_store::change(const storage_attachment& wanted,
   if (tiers_ == nullptr || wanted.prefetch_policy != attached_.prefetch_policy)
     return fail(ec::invalid_argument, "the backend " + attached_.backend
                                         + " is attached; expected it to be detached first");
-  const auto difference = HICACHE_TRY(compare_tiers(attached_.extra_config, settings.extra_config));
-  const auto [at, is_new] = difference;
+  const auto [at, is_new]
+    = HICACHE_TRY(compare_tiers(attached_.extra_config, settings.extra_config));
   const auto before = parse_storage_config(attached_.extra_config).value();
   const auto backend = (is_new ? settings.storage : before).tiers[at].tier.backend;
   HICACHE_TRY(is_new ? add_tier(settings, at) : suspend_tier(settings, at, time));
@@ -253,10 +253,8 @@ rank_counters rank_store::counters() {
   auto total = rank_counters{};
   for (const auto& [name, counted] : closed_.counters)
     total.evicted_l3 += counted.evicted;
-  if (!actor_)
-    return total;
-  if (const auto health = ask_health(limits::scrape_time))
-    total.evicted_l3 += health->counters.evicted;
+  if (actor_)
+    total.evicted_l3 += ask_health(limits::scrape_time).value_or(backend_health{}).counters.evicted;
   return total;
 }
 
@@ -298,8 +296,7 @@ std::vector<tier_health> rank_store::tiers() {
   const auto guard = std::unique_lock{mutex_, limits::scrape_time};
   if (!guard || !actor_)
     return {};
-  const auto health = ask_health(limits::scrape_time);
-  return health ? health->tiers : std::vector<tier_health>{};
+  return ask_health(limits::scrape_time).value_or(backend_health{}).tiers;
 }
 
 uint64_t rank_store::exported_bytes() {

@@ -193,10 +193,8 @@ open_tiers(const storage_config& storage, const store_owner& owner, const clock_
   options.copy_bytes = storage.copy_bytes;
   options.copy_time = owner.copy_time;
   options.notice = [](const std::string& sentence) { spdlog::warn("{}", sentence); };
-  for (auto at = size_t{0}; at < storage.tiers.size(); ++at) {
-    auto tier = HICACHE_TRY(open_store_tier(storage, at, owner, clock));
-    options.tiers.push_back(std::move(tier));
-  }
+  for (auto at = size_t{0}; at < storage.tiers.size(); ++at)
+    options.tiers.emplace_back() = HICACHE_TRY(open_store_tier(storage, at, owner, clock));
   return make_tiered_backend(std::move(options), clock);
 }
 

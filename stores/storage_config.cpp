@@ -267,8 +267,13 @@ result<void> fill_tier(storage_config& tier, const json& object) {
   return check(tier);
 }
 
-/// Takes all keys of an object.
-result<void> fill(storage_config& config, const json& object, std::string_view backend) {
+} // namespace
+
+result<storage_config> parse_storage_config(const std::string& text, std::string_view backend) {
+  auto config = storage_config{};
+  if (text.empty())
+    return config;
+  const auto object = HICACHE_TRY(read_object(text));
   for (const auto& [key, value] : object.items()) {
     if (key == "tiers" && value.is_array())
       for (auto number = 1; const auto& tier : value)
@@ -277,17 +282,7 @@ result<void> fill(storage_config& config, const json& object, std::string_view b
     else
       HICACHE_TRY(take(config, key, value, backend, false));
   }
-  return check(config);
-}
-
-} // namespace
-
-result<storage_config> parse_storage_config(const std::string& text, std::string_view backend) {
-  if (text.empty())
-    return storage_config{};
-  const auto object = HICACHE_TRY(read_object(text));
-  auto config = storage_config{};
-  HICACHE_TRY(fill(config, object, backend));
+  HICACHE_TRY(check(config));
   return config;
 }
 
@@ -350,8 +345,7 @@ result<storage_config> parse_store(std::string_view backend, const std::string& 
 result<std::string> storage_config_json(const std::string& text) {
   if (text.empty())
     return text;
-  const auto object = HICACHE_TRY(read_object(text));
-  return object.dump();
+  return read_object(text).map([](const json& object) { return object.dump(); });
 }
 
 } // namespace hicache

@@ -20,8 +20,7 @@ constexpr auto end_of_texts = std::numeric_limits<int64_t>::max();
 std::vector<int64_t> gather_offer(uint32_t rank, uint32_t size, std::span<const int64_t> values) {
   HICACHE_CHECK(rank < size);
   auto offer = std::vector<int64_t>(size * values.size(), std::numeric_limits<int64_t>::max());
-  std::copy(values.begin(), values.end(),
-            offer.begin() + static_cast<std::ptrdiff_t>(rank * values.size()));
+  std::ranges::copy(values, offer.begin() + static_cast<std::ptrdiff_t>(rank * values.size()));
   return offer;
 }
 

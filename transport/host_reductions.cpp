@@ -46,8 +46,7 @@ void reduction_offer::merge(uint32_t their_shortest, uint32_t their_longest,
   longest = std::max(longest, their_longest);
   if (shortest != longest || values.size() != theirs.size())
     return values.clear();
-  for (size_t i = 0; i < values.size(); ++i)
-    values[i] = std::min(values[i], theirs[i]);
+  std::ranges::transform(values, theirs, values.begin(), std::ranges::min);
 }
 
 result<std::vector<int64_t>> reduction_offer::outcome() && {

@@ -32,8 +32,7 @@ outcome reduce(const round& finished) {
       return fail(ec::configuration_mismatch, "ranks offered " + std::to_string(minima.size())
                                                 + " and " + std::to_string(values->size())
                                                 + " values to one reduction");
-    for (size_t i = 0; i < minima.size(); ++i)
-      minima[i] = std::min(minima[i], (*values)[i]);
+    std::ranges::transform(minima, *values, minima.begin(), std::ranges::min);
   }
   return minima;
 }

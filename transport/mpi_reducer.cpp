@@ -34,7 +34,12 @@ const char* thread_level_name(int level) noexcept {
   }
 }
 
-tl::unexpected<error> thread_level_error(int provided) {
+/// Checks the thread level of MPI, which runs.
+result<void> check_thread_level() {
+  auto provided = 0;
+  MPI_Query_thread(&provided);
+  if (provided >= MPI_THREAD_MULTIPLE)
+    return {};
   return fail(ec::unsupported, std::string{"MPI provides "} + thread_level_name(provided)
                                  + " but MPI_THREAD_MULTIPLE is needed; initialise MPI with "
                                    "MPI_Init_thread(MPI_THREAD_MULTIPLE) or use an MPI built for "
@@ -108,8 +113,7 @@ public:
 
   void reduce_min(reduction_channel which, std::vector<int64_t> values, callback done) override {
     auto& channel = channels_.at(static_cast<size_t>(which));
-    HICACHE_CHECK(done);
-    HICACHE_CHECK(!channel.done);
+    HICACHE_CHECK(done && !channel.done);
     channel.done = std::move(done);
     if (!channel.failure.empty())
       return;
@@ -181,24 +185,20 @@ private:
 // -- mpi_session --------------------------------------------------------------
 
 result<mpi_session> mpi_session::start(int* argc, char*** argv) {
-  auto provided = 0;
   if (mpi_is_running()) {
-    MPI_Query_thread(&provided);
-    if (provided < MPI_THREAD_MULTIPLE)
-      return thread_level_error(provided);
+    HICACHE_TRY(check_thread_level());
     return mpi_session{false};
   }
   auto finalised = 0;
   MPI_Finalized(&finalised);
   if (finalised != 0)
     return fail(ec::unsupported, "MPI was finalised already and cannot be initialised twice");
+  auto provided = 0;
   if (auto code = MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided); code != MPI_SUCCESS)
     return fail(ec::io_failure, mpi_message("MPI_Init_thread", code));
-  if (provided < MPI_THREAD_MULTIPLE) {
-    MPI_Finalize();
-    return thread_level_error(provided);
-  }
-  return mpi_session{true};
+  auto session = mpi_session{true}; // Finalises MPI if it is of no use.
+  HICACHE_TRY(check_thread_level());
+  return session;
 }
 
 mpi_session::mpi_session(bool owner) : owner_(owner) {
@@ -238,10 +238,7 @@ void mpi_session::finalise() noexcept {
 result<std::unique_ptr<rank_reducer>> make_mpi_reducer(int handle) {
   if (!mpi_is_running())
     return fail(ec::unsupported, "MPI is not initialised; MPI_THREAD_MULTIPLE is needed");
-  auto provided = 0;
-  MPI_Query_thread(&provided);
-  if (provided < MPI_THREAD_MULTIPLE)
-    return thread_level_error(provided);
+  HICACHE_TRY(check_thread_level());
   const auto communicator = MPI_Comm_f2c(handle);
   auto rank = 0;
   auto size = 0;

@@ -464,7 +464,8 @@ public:
   }
 
   std::vector<result<range_answer>> read(const range_reads& wanted, time_point deadline) override {
-    auto client = take();
+    auto idle = idle_.take();
+    auto client = idle ? result<client_ptr>{std::move(idle)} : make();
     if (!client)
       return std::vector<result<range_answer>>(wanted.ranges.size(),
                                                tl::unexpected{client.error()});
@@ -480,12 +481,6 @@ private:
     auto client = std::make_unique<socket_page_client>(options_, exports_, record_);
     HICACHE_TRY(client->open());
     return client;
-  }
-
-  result<client_ptr> take() {
-    if (auto idle = idle_.take())
-      return idle;
-    return make();
   }
 
   page_channel_options options_;

@@ -55,16 +55,13 @@ int read_socket(BIO* bio, char* data, int length) {
   return static_cast<int>(got);
 }
 
-long control_socket(BIO*, int command, long, void*) {
-  return command == BIO_CTRL_FLUSH ? 1 : 0;
-}
-
 const BIO_METHOD* socket_method() {
   static const auto* const method = [] {
     auto* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "page socket");
     BIO_meth_set_write(made, write_socket);
     BIO_meth_set_read(made, read_socket);
-    BIO_meth_set_ctrl(made, control_socket);
+    BIO_meth_set_ctrl(
+      made, [](BIO*, int command, long, void*) { return command == BIO_CTRL_FLUSH ? 1L : 0L; });
     return made;
   }();
   return method;
@@ -234,8 +231,7 @@ bool page_link::parse(page_sink& sink) {
     whole += frame.header_bytes;
   }
   if (end_ - begin_ < whole) {
-    std::copy(buffer_.begin() + static_cast<ptrdiff_t>(begin_),
-              buffer_.begin() + static_cast<ptrdiff_t>(end_), buffer_.begin());
+    std::ranges::copy(std::span{buffer_}.subspan(begin_, end_ - begin_), buffer_.begin());
     end_ -= std::exchange(begin_, 0);
     const auto got = read_some(std::span{buffer_}.subspan(end_));
     end_ += got;

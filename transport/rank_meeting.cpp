@@ -3,6 +3,7 @@
 #include "base/try.hpp"
 #include "transport/rank_sockets.hpp"
 
+#include <absl/strings/str_join.h>
 #include <spdlog/spdlog.h>
 
 #include <poll.h>
@@ -65,10 +66,7 @@ public:
       for (const auto& link : found_.links)
         if (link)
           sockets.push_back(of(*link));
-      auto until = end;
-      if (!unknown_.empty())
-        until = std::min(until, unknown_.front().until);
-      wait_for(sockets, until);
+      wait_for(sockets, unknown_.empty() ? end : std::min(end, unknown_.front().until));
       accept_all();
       look_at_unknown();
       look_at_known();
@@ -97,12 +95,9 @@ private:
   }
 
   tl::unexpected<error> give_up() {
-    auto names = std::string{};
-    for (const auto rank : absent())
-      names += (names.empty() ? "" : ", ") + std::to_string(rank);
     const auto why = "not all ranks of the instance have started: of "
-                     + std::to_string(options_.size) + ", rank " + names + " has not come to "
-                     + place_of(options_) + " in time";
+                     + std::to_string(options_.size) + ", rank " + absl::StrJoin(absent(), ", ")
+                     + " has not come to " + place_of(options_) + " in time";
     for (const auto& link : found_.links)
       if (link) {
         link->send(rank_message::failed, bytes_of(why));

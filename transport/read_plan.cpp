@@ -102,14 +102,12 @@ result<void> read_plan::deliver(const planned_message& message, std::span<const 
     const auto& answer = answers.list[i];
     if (answer.state == span_state::refused) {
       fail_place(piece.range, piece.place, {ec::limit_reached, "others will have it in a moment"});
-      continue;
-    }
-    if (answer.state == span_state::gone) {
+    } else if (answer.state == span_state::gone) {
       end_gone(piece);
-      continue;
+    } else {
+      take(piece, answer, rest.first(piece.length));
+      rest = rest.subspan(piece.length);
     }
-    take(piece, answer, rest.first(piece.length));
-    rest = rest.subspan(piece.length);
   }
   return {};
 }

@@ -49,14 +49,13 @@ tl::unexpected<error> creation_error(uint64_t bytes, const std::string& reason) 
 }
 
 /// Sizes the memory behind `fd` and makes its first `resident` bytes resident.
-/// @returns the call that failed, with errno; null on success
-const char* populate(const unique_fd& fd, uint64_t bytes, uint64_t resident) {
+result<void> populate(const unique_fd& fd, uint64_t bytes, uint64_t resident) {
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
-    return "ftruncate";
+    return creation_error(bytes, "ftruncate: " + system_message(errno));
   while (resident != 0 && ::fallocate(fd.get(), 0, 0, static_cast<off_t>(resident)) != 0)
     if (errno != EINTR)
-      return "fallocate";
-  return nullptr;
+      return creation_error(bytes, "fallocate: " + system_message(errno));
+  return {};
 }
 
 /// Memory in free huge pages of the machine's pool, each with one page table entry instead of 512.
@@ -66,7 +65,7 @@ unique_fd make_huge(uint64_t bytes, const std::string& name) {
   // memfd_create takes the page size flags of mmap.
   auto fd = unique_fd{
     ::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | MAP_HUGE_2MB)};
-  if (!fd || populate(fd, bytes, bytes) != nullptr)
+  if (!fd || !populate(fd, bytes, bytes))
     return {};
   return fd;
 }
@@ -79,8 +78,7 @@ result<unique_fd> make_plain(uint64_t bytes, uint64_t resident, const std::strin
   auto fd = unique_fd{::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING)};
   if (!fd)
     return creation_error(bytes, "memfd_create: " + system_message(errno));
-  if (const auto* failed = populate(fd, bytes, resident))
-    return creation_error(bytes, std::string{failed} + ": " + system_message(errno));
+  HICACHE_TRY(populate(fd, bytes, resident));
   return fd;
 }
 
@@ -153,8 +151,7 @@ result<shared_memory> shared_memory::map_file(unique_fd fd, uint64_t bytes, uint
   if (system.f_type == TMPFS_MAGIC && available && resident > taken
       && resident - taken > *available)
     return creation_error(bytes, "not enough memory");
-  if (const auto* failed = populate(fd, bytes, resident))
-    return creation_error(bytes, std::string{failed} + ": " + system_message(errno));
+  HICACHE_TRY(populate(fd, bytes, resident));
   return map(std::move(fd), bytes);
 }
 

@@ -5,6 +5,8 @@
 #include "transport/rank_link.hpp"
 #include "transport/rank_meeting.hpp"
 
+#include <absl/strings/str_join.h>
+
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -354,17 +356,16 @@ public:
       return failure;
     const auto channel = static_cast<size_t>(which);
     const auto number = channels_.at(channel).number;
-    auto names = std::string{};
-    const auto add = [&](const std::string& name) { names += (names.empty() ? "" : "; ") + name; };
+    auto names = std::vector<std::string>{};
     for (uint32_t place = 0; place < neighbours_.size(); ++place)
       if (!memory_.has_entered(which, number, place))
-        add(describe(neighbours_[place]));
+        names.push_back(describe(neighbours_[place]));
     if (names.empty() && rank_ > 0 && !is_one_host())
       return "a rank on another host has not arrived; rank 0 knows on which";
     for (uint32_t host = 1; rank_ == 0 && host < hosts_.members.size(); ++host)
       if (!hub_.has_offer(host, channel, number))
-        add(describe_host(hosts_.members[host]));
-    return names.empty() ? describe_lost(processes(), rank_) : names;
+        names.push_back(describe_host(hosts_.members[host]));
+    return names.empty() ? describe_lost(processes(), rank_) : absl::StrJoin(names, "; ");
   }
 
 private:
@@ -377,17 +378,13 @@ private:
 
   bool is_one_host() const noexcept { return hosts_.members.size() == 1; }
 
-  std::optional<reduction_offer> find_minima(size_t channel) {
-    const auto number = channels_[channel].number;
-    return is_one_host() ? memory_.published(static_cast<reduction_channel>(channel), number)
-                         : hub_.take_minima(channel, number);
-  }
-
   /// Calls the callback if the reduction has ended.
   void advance(size_t channel) {
     // Failure before minima: a reduction that completed before a rank was lost counts.
     const auto has_failed = hub_.has_failed();
-    auto minima = find_minima(channel);
+    const auto number = channels_[channel].number;
+    auto minima = is_one_host() ? memory_.published(static_cast<reduction_channel>(channel), number)
+                                : hub_.take_minima(channel, number);
     if (!minima && !has_failed)
       return;
     // The callback may begin the next reduction, so mark the channel idle first.
@@ -407,24 +404,17 @@ private:
 
   std::string describe(uint32_t rank) const {
     const auto& process = hub_.ranks()[rank].process;
-    const auto name = "rank " + std::to_string(rank) + " (process " + std::to_string(process.pid);
-    switch (look_at(process)) {
-      case process_state::stopped:
-        return name + ") is stopped";
-      case process_state::gone:
-        return name + ") is gone";
-      default:
-        return name + ") has not arrived";
-    }
+    const auto state = look_at(process);
+    return "rank " + std::to_string(rank) + " (process " + std::to_string(process.pid)
+           + (state == process_state::stopped ? ") is stopped"
+              : state == process_state::gone  ? ") is gone"
+                                              : ") has not arrived");
   }
 
   std::string describe_host(const std::vector<uint32_t>& members) const {
     if (members.size() == 1)
       return describe(members.front());
-    auto names = std::string{};
-    for (const auto rank : members)
-      names += (names.empty() ? "one of ranks " : ", ") + std::to_string(rank);
-    return names + ", which share a host, has not arrived";
+    return "one of ranks " + absl::StrJoin(members, ", ") + ", which share a host, has not arrived";
   }
 
   const uint32_t rank_;

@@ -300,12 +300,10 @@ std::vector<result<void>> cluster_backend::remove(std::span<const page_key> keys
     return all_fail(keys, ec::deadline_exceeded);
   if (!options_.segment) // Only owners remove pages, and without a segment this process owns none.
     return std::vector<result<void>>(keys.size());
-  auto gone = ask<atom::ok>(
+  const auto gone = ask<atom::ok>(
     *options_.reader.system, options_.segment, time_left(*options_.reader.clock, deadline),
     atom::remove_v, std::make_shared<const std::vector<page_key>>(keys.begin(), keys.end()));
-  if (!gone)
-    return std::vector<result<void>>(keys.size(), tl::unexpected{gone.error()});
-  return std::vector<result<void>>(keys.size());
+  return std::vector<result<void>>(keys.size(), gone.map([](atom::ok) {}));
 }
 
 backend_health cluster_backend::health() {

@@ -38,9 +38,7 @@ exported_pages::export_page(std::span<const std::span<const std::byte>> parts, c
   const auto object = find_object(parts);
   const auto slot = object ? begin(*object, key) : std::nullopt;
   // Without the lock: this reads the whole object.
-  if (slot && finish(*slot, fingerprint, page_checksum(parts)))
-    return slot;
-  return std::nullopt;
+  return slot && finish(*slot, fingerprint, page_checksum(parts)) ? slot : std::nullopt;
 }
 
 std::optional<segment_slot> exported_pages::begin(uint64_t object, const page_key& key) {
@@ -97,9 +95,8 @@ exported_pages::find_object(std::span<const std::span<const std::byte>> parts) c
     return std::nullopt;
   const auto offset = static_cast<uint64_t>(address - first);
   const auto object = offset / objects_.object_bytes;
-  if (offset % objects_.object_bytes != 0 || object >= objects_.count)
-    return std::nullopt;
-  return object;
+  const auto is_object = offset % objects_.object_bytes == 0 && object < objects_.count;
+  return is_object ? std::optional{object} : std::nullopt;
 }
 
 uint64_t exported_pages::header_of(uint64_t object) const noexcept {
@@ -140,8 +137,7 @@ std::optional<uint64_t> exported_pages::standing(const segment_slot& slot) const
 
 std::optional<segment_slot> exported_pages::drop(uint64_t object) {
   const auto before = describe(object);
-  const auto had_header = std::exchange(entries_[object], {}).has_header;
-  if (!had_header)
+  if (!std::exchange(entries_[object], {}).has_header)
     return std::nullopt;
   clear_header(memory_, before.offset);
   return before;

@@ -6,6 +6,7 @@
 #include "base/check.hpp"
 #include "base/try.hpp"
 
+#include <absl/strings/str_join.h>
 #include <spdlog/spdlog.h>
 
 #include <pthread.h>
@@ -17,13 +18,6 @@
 namespace hicache {
 
 namespace {
-
-std::string join(const std::vector<std::string>& parts) {
-  auto text = std::string{};
-  for (const auto& part : parts)
-    text += (text.empty() ? "" : ", ") + part;
-  return text;
-}
 
 /// Signals belong to the program's threads. This also turns SIGPIPE into an error of the request.
 void block_signals() {
@@ -58,7 +52,7 @@ result<std::shared_ptr<index_addresses>> index_addresses::open(const std::string
 }
 
 index_addresses::index_addresses(std::vector<std::string> fixed)
-  : name_(join(fixed)), addresses_(std::move(fixed)), is_asked_(true) {
+  : name_(absl::StrJoin(fixed, ", ")), addresses_(std::move(fixed)), is_asked_(true) {
   HICACHE_CHECK(!addresses_.empty());
 }
 

@@ -75,19 +75,13 @@ std::optional<slot_claim> read_claim(std::span<const std::byte> memory, uint64_t
       || header.length > limits::page_bytes
       || header.length > memory.size() - offset - slot_object_offset)
     return std::nullopt;
-  auto claim = slot_claim{};
-  auto& page = claim.page.page;
-  page.key = header.key;
-  page.parent = note.parent;
-  page.length = static_cast<uint32_t>(header.length);
-  page.fingerprint = header.fingerprint;
-  page.tenant = note.tenant;
-  page.copies = std::max<uint8_t>(header.copies, 1);
-  claim.page.offset = offset;
-  claim.page.generation = header.generation;
-  claim.page.was_held = header.held != 0;
-  claim.checksum = header.checksum;
-  return claim;
+  const auto page = segment_page{.key = header.key,
+                                 .parent = note.parent,
+                                 .length = static_cast<uint32_t>(header.length),
+                                 .fingerprint = header.fingerprint,
+                                 .tenant = note.tenant,
+                                 .copies = std::max<uint8_t>(header.copies, 1)};
+  return slot_claim{{page, offset, header.generation, header.held != 0}, header.checksum};
 }
 
 /// Examines a possible slot.
@@ -119,9 +113,7 @@ uint64_t look_at(std::span<const std::byte> memory, uint64_t offset, uint64_t se
 
 void write_label(std::span<std::byte> target, const memory_label& label) {
   HICACHE_CHECK(target.size() >= memory_label_bytes);
-  auto encoded = encoded_label{};
-  encoded.bytes = label.bytes;
-  encoded.seed = label.seed;
+  auto encoded = encoded_label{.bytes = label.bytes, .seed = label.seed};
   encoded.check = encoded.expected_check();
   clear_label(target);
   std::memcpy(target.data(), &encoded, sizeof(encoded));

@@ -12,12 +12,11 @@ namespace hicache {
 void publication::add(size_t position, const page_write& page, const segment_slot& slot) {
   next_.positions.push_back(position);
   next_.slots.list.push_back(slot);
-  auto& copy = next_.copies.emplace_back();
-  copy.page = {slot.key, slot.offset, slot.generation, slot.length};
-  copy.parent = page.parent;
-  copy.fingerprint = options_.fingerprint;
-  copy.tenant = page.tenant;
-  copy.copies = static_cast<uint8_t>(options_.copies);
+  next_.copies.push_back({.page = {slot.key, slot.offset, slot.generation, slot.length},
+                          .parent = page.parent,
+                          .fingerprint = options_.fingerprint,
+                          .tenant = page.tenant,
+                          .copies = static_cast<uint8_t>(options_.copies)});
   bytes_ += slot.length;
   if (bytes_ >= limits::put_part_bytes || next_.positions.size() == limits::storage_batch_pages)
     send();

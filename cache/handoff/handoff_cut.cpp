@@ -29,9 +29,7 @@ std::optional<handoff_cut> handoff_cut::between(uint32_t heads, uint32_t sender_
     return std::nullopt;
   const auto sender = split_heads(heads, sender_ranks);
   const auto receiver = split_heads(heads, receiver_ranks);
-  if (!sender || !receiver)
-    return std::nullopt;
-  return handoff_cut{*sender, *receiver};
+  return sender && receiver ? std::optional{handoff_cut{*sender, *receiver}} : std::nullopt;
 }
 
 std::vector<handoff_source> handoff_cut::sources(uint32_t receiver_rank) const {

@@ -221,10 +221,7 @@ void write(std::string& text, const std::vector<fetch_fact>& value) {
 // -- digests, lines, objects ----------------------------------------------------------------------
 
 std::string to_hex(uint64_t value) {
-  char digits[16];
-  const auto end = std::to_chars(digits, digits + sizeof(digits), value, 16).ptr;
-  const auto count = static_cast<size_t>(end - digits);
-  return std::string(sizeof(digits) - count, '0') + std::string(digits, count);
+  return absl::StrCat(absl::Hex(value, absl::kZeroPad16));
 }
 
 bool read_hex(std::string_view text, uint64_t& value) {

@@ -441,41 +441,29 @@ void prefix_cache::check_invariants() const {
 
 // -- any operation ------------------------------------------------------------
 
-namespace {
-
-template <class T>
-tree_answer widen(result<T> outcome) {
-  if (!outcome)
-    return tl::unexpected{std::move(outcome.error())};
-  return std::move(*outcome);
-}
-
-} // namespace
-
 tree_answer apply(prefix_cache& cache, const tree_operation& operation) {
-  return std::visit(
+  return std::visit<tree_answer>(
     overloaded{
-      [&](const match_request& x) { return widen(cache.match(x)); },
-      [&](const prefetch_request& x) { return widen(cache.prefetch(x.request)); },
-      [&](const schedule_request& x) { return widen(cache.schedule(x.request)); },
-      [&](const load_request& x) { return widen(cache.load_back(x)); },
-      [&](const allocate_request& x) { return widen(cache.allocate(x)); },
-      [&](const insert_request& x) { return widen(cache.insert(x)); },
+      [&](const match_request& x) { return cache.match(x); },
+      [&](const prefetch_request& x) { return cache.prefetch(x.request); },
+      [&](const schedule_request& x) { return cache.schedule(x.request); },
+      [&](const load_request& x) { return cache.load_back(x); },
+      [&](const allocate_request& x) { return cache.allocate(x); },
+      [&](const insert_request& x) { return cache.insert(x); },
       [&](const release_request& x) {
         auto provenance = cache.provenance(x.request);
-        return widen(
-          cache.release(x.request).map([&] { return release_result{std::move(*provenance)}; }));
+        return cache.release(x.request).map([&] { return release_result{std::move(*provenance)}; });
       },
-      [&](const evict_request& x) { return widen(cache.evict(x)); },
-      [&](const pin_request& x) { return widen(cache.pin(x)); },
-      [&](const unpin_request& x) { return widen(cache.unpin(x)); },
-      [&](const open_session_request& x) { return widen(cache.open_session(x)); },
-      [&](const close_session_request& x) { return widen(cache.close_session(x)); },
-      [&](const lock_request& x) { return widen(cache.lock(x.node)); },
-      [&](const unlock_request& x) { return widen(cache.unlock(x.node)); },
-      [&](const write_request& x) { return widen(cache.backup(x.node)); },
-      [&](const load_node_request& x) { return widen(cache.load_node(x)); },
-      [&](const clear_request&) { return widen(cache.clear().map([] { return clear_result{}; })); },
+      [&](const evict_request& x) { return cache.evict(x); },
+      [&](const pin_request& x) { return cache.pin(x); },
+      [&](const unpin_request& x) { return cache.unpin(x); },
+      [&](const open_session_request& x) { return cache.open_session(x); },
+      [&](const close_session_request& x) { return cache.close_session(x); },
+      [&](const lock_request& x) { return cache.lock(x.node); },
+      [&](const unlock_request& x) { return cache.unlock(x.node); },
+      [&](const write_request& x) { return cache.backup(x.node); },
+      [&](const load_node_request& x) { return cache.load_node(x); },
+      [&](const clear_request&) { return cache.clear().map([] { return clear_result{}; }); },
     },
     operation);
 }

@@ -63,9 +63,7 @@ result<void> request_table::give_back(row_index row) {
 
 std::optional<row_index> request_table::find(request_id request) const {
   const auto found = row_of_.find(request);
-  if (found == row_of_.end())
-    return std::nullopt;
-  return found->second;
+  return found == row_of_.end() ? std::nullopt : std::optional{found->second};
 }
 
 result<void> request_table::check(row_index row, uint64_t from, uint64_t count) const {

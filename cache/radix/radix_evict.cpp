@@ -211,8 +211,7 @@ std::vector<radix_node*> radix_tree::descendants(const radix_node& node) {
     parent.children_.visit(
       [&list](const first_page&, radix_node& child) { list.push_back(&child); });
     // The order determines which L2 page is allocated next.
-    std::sort(list.begin() + static_cast<ptrdiff_t>(begin), list.end(),
-              [](const auto* a, const auto* b) { return a->id_ < b->id_; });
+    std::ranges::sort(std::span{list}.subspan(begin), {}, &radix_node::id);
   };
   append_children(node);
   for (auto i = size_t{0}; i < list.size(); ++i)

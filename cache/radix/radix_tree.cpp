@@ -137,8 +137,7 @@ radix_node& radix_tree::add(radix_node& parent, token_span tokens, std::vector<p
   node.l2_pages_ = std::move(host);
   node.names_ = std::move(names);
   node.l3_ = l3;
-  node.use_.created = clock_;
-  node.use_.last_access = clock_;
+  node.use_.created = node.use_.last_access = clock_;
   node.token_digest_ = sum_tokens(node, 0, node.pages_);
   if (!device.empty()) {
     node.l1_pages_ = std::move(device);
@@ -147,8 +146,7 @@ radix_node& radix_tree::add(radix_node& parent, token_span tokens, std::vector<p
   }
   if (!node.l2_pages_.empty())
     emit_stored(cache_medium::l2, node);
-  const auto is_new = parent.children_.add(first_page_of(node), node);
-  HICACHE_CHECK(is_new);
+  HICACHE_CHECK(parent.children_.add(first_page_of(node), node));
   totals_.digest += node.light_digest();
   changed(node);
   return node;

@@ -163,24 +163,22 @@ void attachment_machine::decide(const result<void>& all) {
       failure_ = all.error();
     return begin_change(all ? storage_action::release : storage_action::attach);
   }
-  if (is_attached())
-    return decide_preparation(all);
+  // A vote on another configuration of the store in use: the trees take no part in such a change.
+  const auto is_preparation = is_attached();
   if (!all) {
-    act(discard_store{});
+    if (is_preparation)
+      act(revert{});
+    else
+      act(discard_store{});
     return conclude(all);
+  }
+  if (is_preparation) {
+    act(adopt{});
+    return send_vote(question::closed, {});
   }
   attached_ = current_.wanted.backend;
   act(use_store{});
   begin_change(storage_action::attach);
-}
-
-void attachment_machine::decide_preparation(const result<void>& all) {
-  if (!all) {
-    act(revert{});
-    return conclude(all);
-  }
-  act(adopt{});
-  send_vote(question::closed, {});
 }
 
 void attachment_machine::begin_change(storage_action what) {

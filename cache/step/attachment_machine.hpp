@@ -239,10 +239,6 @@ private:
   /// Continues with the outcome of a vote, which all ranks know.
   void decide(const result<void>& all);
 
-  /// The same, of a vote on another configuration of the store in use. The trees take no part in
-  /// such a change.
-  void decide_preparation(const result<void>& all);
-
   /// Continues with a change that all ranks' trees apply.
   void begin_change(storage_change::action what);
 

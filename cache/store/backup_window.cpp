@@ -105,13 +105,10 @@ backup_window::verdict backup_window::advance(command& x) {
 }
 
 backup_window::verdict backup_window::fail(command& x, ec code) {
-  // A full store is not a failure; the pages are just not stored.
-  if (code == ec::store_full) {
+  if (code == ec::store_full || code == ec::store_unavailable) {
     x.is_over = true;
-    return {};
-  }
-  if (code == ec::store_unavailable) {
-    x.is_over = x.counts_as_dropped = true;
+    // A full store is not a failure; the pages are just not stored.
+    x.counts_as_dropped = code == ec::store_unavailable;
     return {};
   }
   ++counters_.storage_failures;

@@ -89,11 +89,8 @@ std::vector<uint64_t> targets_of(const wanted_copies& page, const candidates& me
   for (const auto* member : members.ranked)
     if (hosts.size() < page.copies && is_holder(member))
       consider(*member);
-  for (const auto* member : members.ranked) {
-    if (hosts.size() >= page.copies)
-      break;
+  for (const auto* member : members.ranked)
     consider(*member);
-  }
   return targets;
 }
 

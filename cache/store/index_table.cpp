@@ -281,11 +281,6 @@ struct index_table::state {
     pool.give_back(i);
   }
 
-  void withdraw(member_handle handle, const page_key& key) {
-    if (const auto i = find(handle, key); i != no_record)
-      remove(i);
-  }
-
   void drop(member_handle handle) {
     auto& entry = members[handle];
     if (entry.is_offered)
@@ -397,7 +392,8 @@ bool index_table::withdraw(uint64_t member, uint64_t epoch, std::span<const page
   if (!handle)
     return false;
   for (const auto& key : keys)
-    state_->withdraw(*handle, key);
+    if (const auto i = state_->find(*handle, key); i != no_record)
+      state_->remove(i);
   return true;
 }
 
@@ -510,9 +506,8 @@ bool index_table::is_partial() const noexcept {
 
 const member_info* index_table::find(member_handle handle) const noexcept {
   const auto& members = state_->members;
-  if (handle >= members.size() || !members[handle].is_offered)
-    return nullptr;
-  return &members[handle].member;
+  const auto is_there = handle < members.size() && members[handle].is_offered;
+  return is_there ? &members[handle].member : nullptr;
 }
 
 std::optional<member_status> index_table::member(uint64_t id) const {
@@ -566,8 +561,7 @@ index_counters index_table::counters() const noexcept {
 
 uint64_t index_table::memory_bytes() const noexcept {
   // One control byte per slot of the hash set.
-  const auto places = state_->keys.capacity();
-  return state_->pool.memory_bytes() + places * (sizeof(record_index) + 1);
+  return state_->pool.memory_bytes() + state_->keys.capacity() * (sizeof(record_index) + 1);
 }
 
 } // namespace hicache

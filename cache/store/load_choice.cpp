@@ -12,8 +12,7 @@ constexpr auto lookup_share = 20;
 } // namespace
 
 void load_estimates::set_tiers(const tier_names& names) {
-  const auto is_same = names == names_ || (names && names_ && *names == *names_);
-  if (!is_same)
+  if (names != names_ && !(names && names_ && *names == *names_))
     forget();
   names_ = names;
 }
@@ -30,9 +29,8 @@ void load_estimates::add_read(size_t tier, uint64_t pages, duration time) {
 
 std::optional<duration> load_estimates::read_time(size_t tier, uint64_t pages) const {
   const auto& reads = reads_[tier];
-  if (!reads.is_known())
-    return std::nullopt;
-  return reads.time_for(static_cast<double>(pages * page_bytes_));
+  const auto bytes = static_cast<double>(pages * page_bytes_);
+  return reads.is_known() ? std::optional{reads.time_for(bytes)} : std::nullopt;
 }
 
 load_choice load_estimates::choose(uint64_t pages, const tier_list* tiers,

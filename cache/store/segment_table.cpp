@@ -236,9 +236,8 @@ struct segment_table::state {
 
   std::optional<entry_index> find(const page_key& key) const {
     const auto at = entry_of.find(key);
-    if (at == entry_of.end() || !entries[at->second].is_published)
-      return std::nullopt;
-    return at->second;
+    const auto is_there = at != entry_of.end() && entries[at->second].is_published;
+    return is_there ? std::optional{at->second} : std::nullopt;
   }
 
   stored_page describe(entry_index i) const {
@@ -346,12 +345,10 @@ segment_table::~segment_table() = default;
 reservation segment_table::reserve(const segment_request& wanted, time_point now) {
   HICACHE_CHECK(wanted.bytes > 0 && wanted.parent != wanted.key);
   auto& s = *state_;
-  if (const auto at = s.entry_of.find(wanted.key); at != s.entry_of.end())
-    return {reserve_status::already_there,
-            s.entries[at->second].offset,
-            s.entries[at->second].generation,
-            {},
-            {}};
+  if (const auto at = s.entry_of.find(wanted.key); at != s.entry_of.end()) {
+    const auto& there = s.entries[at->second];
+    return {reserve_status::already_there, there.offset, there.generation, {}, {}};
+  }
   auto answer = reservation{};
   if (s.is_closed || wanted.bytes > s.extents.capacity())
     return answer;
@@ -428,10 +425,9 @@ void segment_table::pass(uint64_t end) {
 
 bool segment_table::abort(const page_key& key, uint32_t generation) {
   const auto i = state_->being_written(key, generation);
-  if (!i)
-    return false;
-  state_->clear(*i);
-  return true;
+  if (i)
+    state_->clear(*i);
+  return i.has_value();
 }
 
 std::optional<stored_page> segment_table::find(const page_key& key) const {
@@ -507,10 +503,9 @@ bool segment_table::is_held(uint64_t offset) const {
 
 bool segment_table::remove(const page_key& key) {
   const auto i = state_->find(key);
-  if (!i)
-    return false;
-  state_->clear(*i);
-  return true;
+  if (i)
+    state_->clear(*i);
+  return i.has_value();
 }
 
 void segment_table::close() noexcept {

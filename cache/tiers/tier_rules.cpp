@@ -13,12 +13,10 @@ constexpr uint32_t second_use = 2;
 } // namespace
 
 result<tier_writes> parse_tier_writes(std::string_view text) {
-  if (text == "all")
-    return tier_writes{tier_writes::rule::all, 0};
-  if (text == "evict")
-    return tier_writes{tier_writes::rule::evict, 0};
-  if (text == "never")
-    return tier_writes{tier_writes::rule::never, 0};
+  using rule = tier_writes::rule;
+  for (const auto which : {rule::all, rule::evict, rule::never})
+    if (const auto writes = tier_writes{which, 0}; text == to_string(writes))
+      return writes;
   if (text.starts_with(hits_prefix)) {
     const auto number = text.substr(hits_prefix.size());
     auto hits = uint32_t{0};
