@@ -61,7 +61,7 @@ caf::result<node_info> node_state::attach(const client_info& who) {
   const auto at = caf::actor_cast<caf::actor_addr>(client);
   const auto known = client_of.find(at);
   const auto id = known == client_of.end() ? last_client + 1 : known->second;
-  if (auto entered = clients->enter(id, {who.tenant, who.fingerprint}); !entered)
+  if (auto entered = clients->enter(id, who); !entered)
     return to_caf(entered.error());
   last_client = id;
   client_of.emplace(at, id);
@@ -143,7 +143,7 @@ caf::result<page_totals> node_state::commit(const complete_pages& complete) {
   return promise;
 }
 
-void node_state::keep_on_disk(const segment_slots& published, const client_identity& who) {
+void node_state::keep_on_disk(const segment_slots& published, const client_info& who) {
   if (!options.disk || published.list.empty())
     return;
   auto pages = segment_pages{};
@@ -340,13 +340,7 @@ node_status node_state::status(const status_query& query) const {
       answer.has_more = true;
       break;
     }
-    answer.clients.push_back({client.client,
-                              {client.identity.tenant, client.identity.fingerprint},
-                              client.reserved_bytes,
-                              client.leased_bytes,
-                              client.pages,
-                              client.requests,
-                              client.traffic});
+    answer.clients.push_back(client);
   }
   const auto counters = clients->counters();
   answer.client_count = counters.clients;

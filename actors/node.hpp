@@ -89,7 +89,7 @@ struct node_state {
   /// A lookup that is not granted yet.
   struct search {
     uint64_t request = 0;
-    client_identity who;
+    client_info who;
     std::vector<page_key> keys;
     bool is_chain = false;
     /// For fetching pages that are not in memory.
@@ -135,7 +135,7 @@ struct node_state {
   void bring(const search_ptr& wanted, const Source& from, std::function<void()> then);
 
   /// Has published pages written to the disk.
-  void keep_on_disk(const segment_slots& published, const client_identity& who);
+  void keep_on_disk(const segment_slots& published, const client_info& who);
 
   /// Aborts slots that will not be written.
   void give_back(segment_slots slots);

@@ -17,14 +17,6 @@ namespace {
 /// Used until the index has sent its interval.
 constexpr auto first_heartbeat_pause = std::chrono::milliseconds{500};
 
-const page_key& key_of(const page_key& x) {
-  return x;
-}
-
-const page_key& key_of(const announced_page& x) {
-  return x.key;
-}
-
 /// A shard's role for a key; index into kept_pages.
 enum role : size_t { first_keeper, second_keeper };
 
@@ -106,12 +98,12 @@ void segment_mounts::publish(const std::vector<announced_page>& pages,
                              const std::function<void()>& then, bool only_new) {
   // Calls `then` when the last reference is gone.
   const auto end = std::shared_ptr<void>{nullptr, [then](void*) { then(); }};
-  for (auto& [number, part] : by_shard(pages))
+  for (auto& [number, part] : by_shard(pages, &announced_page::key))
     tell(number, std::move(part), end, only_new);
 }
 
 void segment_mounts::withdraw(const std::vector<page_key>& keys) {
-  for (const auto& [number, gone] : by_shard(keys))
+  for (const auto& [number, gone] : by_shard(keys, std::identity{}))
     for (const auto& part : gone)
       withdraw_from(number, part);
 }
@@ -176,14 +168,14 @@ void segment_mounts::reshard(const shard_set& now) {
   settle();
 }
 
-template <class Page>
+template <class Page, class KeyOf>
 std::map<uint32_t, segment_mounts::kept_pages<Page>>
-segment_mounts::by_shard(const std::vector<Page>& pages) const {
+segment_mounts::by_shard(const std::vector<Page>& pages, KeyOf key_of) const {
   auto lists = std::map<uint32_t, kept_pages<Page>>{};
   if (shards_.numbers.empty())
     return lists;
   for (const auto& page : pages)
-    for (const auto& [number, role] : roles_of(shards_, key_of(page)))
+    for (const auto& [number, role] : roles_of(shards_, std::invoke(key_of, page)))
       lists[number][role].push_back(page);
   return lists;
 }

@@ -99,8 +99,9 @@ private:
   void reshard(const shard_set& now);
 
   /// Groups pages by the numbers of the shards that keep their keys.
-  template <class Page>
-  std::map<uint32_t, kept_pages<Page>> by_shard(const std::vector<Page>& pages) const;
+  /// @param key_of The key of a page, for std::invoke.
+  template <class Page, class KeyOf>
+  std::map<uint32_t, kept_pages<Page>> by_shard(const std::vector<Page>& pages, KeyOf key_of) const;
 
   /// Announces pages to a shard that keeps them. Releases `then` when it has answered or cannot be
   /// reached.

@@ -57,8 +57,10 @@ void spreader_state::list_members(const index_actor& shard, uint64_t from) {
 void spreader_state::next_batch() {
   batch.clear();
   bytes = 0;
-  if (begin == options.pages.size())
-    return finish();
+  if (begin == options.pages.size()) {
+    promise.deliver(totals);
+    return self->quit();
+  }
   const auto count = std::min(limits::storage_batch_pages, options.pages.size() - begin);
   for (const auto& page : std::span{options.pages}.subspan(begin, count))
     batch.push_back({page.page.key, std::max<uint32_t>(page.copies, 1), page.pin != 0, {}, {}, {}});
@@ -168,11 +170,6 @@ void spreader_state::end_batch() {
   if (options.bytes_per_second == 0 || begin == options.pages.size())
     return next_batch();
   self->delayed_send(self, pause_after(bytes, options.bytes_per_second), atom::tick_v);
-}
-
-void spreader_state::finish() {
-  promise.deliver(totals);
-  self->quit();
 }
 
 // -- actor --------------------------------------------------------------------

@@ -76,8 +76,6 @@ struct spreader_state {
 
   void end_batch();
 
-  void finish();
-
   // -- data -------------------------------------------------------------------
 
   spreader_actor::pointer self;

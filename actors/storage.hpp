@@ -3,7 +3,6 @@
 #include "actors/page_objects.hpp"
 #include "cache/store/store_breaker.hpp"
 #include "hicache/clock.hpp"
-#include "hicache/geometry.hpp"
 #include "hicache/storage_backend.hpp"
 #include "messages/interfaces.hpp"
 

@@ -12,17 +12,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <filesystem>
 #include <random>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 namespace hicache {
 
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr auto log_suffix = std::string_view{".log"};
 constexpr size_t name_digits = 16;
@@ -69,12 +65,8 @@ std::string new_name() {
 }
 
 std::vector<std::string> logs_in(const std::string& path) {
-  auto names = std::vector<std::string>{};
-  auto failed = std::error_code{};
-  for (auto entry = fs::directory_iterator{path, failed};
-       !failed && entry != fs::directory_iterator{}; entry.increment(failed))
-    if (auto name = entry->path().filename().string(); is_log(name))
-      names.push_back(std::move(name));
+  auto names = names_in(path);
+  std::erase_if(names, [](const std::string& name) { return !is_log(name); });
   std::ranges::sort(names);
   return names;
 }

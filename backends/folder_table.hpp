@@ -123,6 +123,10 @@ public:
   /// with many parts each takes some milliseconds.
   static constexpr auto parts = size_t{256};
 
+  static size_t part_of(const page_key& key) noexcept {
+    return std::hash<page_key>{}(key) / (SIZE_MAX / parts + 1);
+  }
+
   /// Calls `visit(key, parent, bytes, used)` for each page.
   template <class Visit>
   void visit(Visit visit) const {
@@ -173,10 +177,6 @@ private:
       return a.first != b.first ? a.first < b.first : a.second->first < b.second->first;
     }
   };
-
-  static size_t part_of(const page_key& key) noexcept {
-    return std::hash<page_key>{}(key) / (SIZE_MAX / parts + 1);
-  }
 
   page_node& node_of(const page_key& key) { return *nodes_[part_of(key)].try_emplace(key).first; }
 

@@ -1,5 +1,6 @@
 #include "backends/memory_file.hpp"
 
+#include "base/system_message.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
 
@@ -16,15 +17,10 @@
 #include <array>
 #include <cerrno>
 #include <random>
-#include <system_error>
 
 namespace hicache {
 
 namespace {
-
-std::string system_message() {
-  return std::generic_category().message(errno);
-}
 
 uint64_t random_seed() {
   auto source = std::random_device{};
@@ -46,7 +42,7 @@ result<locked_file> lock_file(const std::string& path) {
     file.is_made = true;
   }
   if (!file.lock)
-    return fail(ec::invalid_argument, "cannot open " + path + ": " + system_message());
+    return fail(ec::invalid_argument, "cannot open " + path + ": " + system_message(errno));
   struct stat status = {};
   if (::fstat(file.lock.get(), &status) != 0 || !S_ISREG(status.st_mode))
     return fail(ec::invalid_argument, path + " is no regular file");
@@ -57,7 +53,7 @@ result<locked_file> lock_file(const std::string& path) {
   if (::flock(file.lock.get(), LOCK_EX | LOCK_NB) != 0)
     return fail(ec::invalid_argument, errno == EWOULDBLOCK
                                         ? "another node uses " + path
-                                        : "cannot lock " + path + ": " + system_message());
+                                        : "cannot lock " + path + ": " + system_message(errno));
   return file;
 }
 

@@ -2,6 +2,7 @@
 
 #include "backends/ask.hpp"
 #include "backends/cluster/segment_memory.hpp"
+#include "backends/object_parts.hpp"
 #include "base/check.hpp"
 #include "base/keys_of.hpp"
 #include "base/limits.hpp"
@@ -73,10 +74,7 @@ result<void> leased_view::copy(size_t position, std::span<const std::span<std::b
   const auto& page = pages_[position];
   if (page.empty())
     return fail(ec::not_found);
-  auto length = size_t{0};
-  for (const auto& part : parts)
-    length += part.size();
-  if (length != page.size())
+  if (length_of(parts) != page.size())
     return fail(ec::invalid_argument, "the page has " + std::to_string(page.size()) + " bytes");
   if (copy_object(page, parts) != checksums_[position])
     return fail(ec::corrupt_page);

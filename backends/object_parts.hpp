@@ -21,6 +21,15 @@ inline result<void> check_room(uint64_t length, uint64_t room, part_lengths rule
                                       + " bytes, its parts have " + std::to_string(room));
 }
 
+/// Total bytes of some parts.
+template <class Byte>
+uint64_t length_of(std::span<const std::span<Byte>> parts) noexcept {
+  auto length = uint64_t{0};
+  for (const auto& part : parts)
+    length += part.size();
+  return length;
+}
+
 /// The spans of `length` bytes from byte `first` of some parts on.
 /// @pre the parts have these bytes
 template <class Byte>

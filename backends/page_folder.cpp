@@ -1,6 +1,8 @@
 #include "backends/page_folder.hpp"
 
 #include "base/limits.hpp"
+#include "base/rest_of.hpp"
+#include "base/system_message.hpp"
 #include "messages/page_header.hpp"
 
 #include <fcntl.h>
@@ -33,34 +35,19 @@ constexpr size_t temporary_mark = 7;
 template <class Call>
 transfer_outcome transfer(Call call, int fd, std::vector<iovec>& pieces) {
   auto outcome = transfer_outcome{};
-  auto first = size_t{0};
-  while (true) {
-    while (first < pieces.size() && pieces[first].iov_len == 0)
-      ++first;
-    if (first == pieces.size())
-      return outcome;
-    const auto count = std::min<size_t>(pieces.size() - first, IOV_MAX);
-    const auto moved
-      = call(fd, &pieces[first], static_cast<int>(count), static_cast<off_t>(outcome.bytes));
+  for (auto left = rest_of(pieces, 0); !left.empty();) {
+    const auto count = static_cast<int>(std::min<size_t>(left.size(), IOV_MAX));
+    const auto moved = call(fd, left.data(), count, static_cast<off_t>(outcome.bytes));
     if (moved < 0 && errno == EINTR)
       continue;
-    if (moved < 0) {
+    if (moved < 0)
       outcome.error = errno;
-      return outcome;
-    }
-    if (moved == 0)
-      return outcome;
+    if (moved <= 0)
+      break;
     outcome.bytes += static_cast<uint64_t>(moved);
-    for (auto left = static_cast<size_t>(moved); left > 0;) {
-      auto& piece = pieces[first];
-      const auto step = std::min(left, piece.iov_len);
-      piece.iov_base = static_cast<std::byte*>(piece.iov_base) + step;
-      piece.iov_len -= step;
-      left -= step;
-      if (piece.iov_len == 0)
-        ++first;
-    }
+    left = rest_of(left, static_cast<size_t>(moved));
   }
+  return outcome;
 }
 
 bool is_temporary(std::string_view name) {
@@ -93,8 +80,16 @@ tl::unexpected<error> file_failure(const std::string& action, const std::string&
                                    int error_number) {
   const auto code
     = error_number == ENOSPC || error_number == EDQUOT ? ec::store_full : ec::io_failure;
-  return fail(code, "cannot " + action + " '" + path
-                      + "': " + std::generic_category().message(error_number));
+  return fail(code, "cannot " + action + " '" + path + "': " + system_message(error_number));
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  auto names = std::vector<std::string>{};
+  auto failed = std::error_code{};
+  for (auto entry = fs::directory_iterator{folder, failed};
+       !failed && entry != fs::directory_iterator{}; entry.increment(failed))
+    names.push_back(entry->path().filename().string());
+  return names;
 }
 
 result<page_folder> page_folder::open(std::string path) {
@@ -147,41 +142,33 @@ void page_folder::remove_abandoned(const std::string& directory) {
     return;
   ::unlink(probe.c_str());
   const auto oldest = now.st_mtim.tv_sec - std::chrono::seconds{limits::folder_write_time}.count();
-  auto failed = std::error_code{};
-  for (auto entry = fs::directory_iterator{directory, failed};
-       !failed && entry != fs::directory_iterator{}; entry.increment(failed)) {
+  for (const auto& name : names_in(directory)) {
+    const auto path = directory + '/' + name;
     struct stat info {};
-    if (is_temporary(entry->path().filename().string())
-        && ::lstat(entry->path().c_str(), &info) == 0 && info.st_mtim.tv_sec < oldest)
-      ::unlink(entry->path().c_str());
+    if (is_temporary(name) && ::lstat(path.c_str(), &info) == 0 && info.st_mtim.tv_sec < oldest)
+      ::unlink(path.c_str());
   }
 }
 
 std::vector<std::string> page_folder::directories() const {
-  auto names = std::vector<std::string>{};
-  auto failed = std::error_code{};
-  for (auto entry = fs::directory_iterator{path_, failed};
-       !failed && entry != fs::directory_iterator{}; entry.increment(failed)) {
-    const auto name = entry->path().filename().string();
-    if (name.size() == 2 && name.find_first_not_of("0123456789abcdef") == std::string::npos)
-      names.push_back(name);
-  }
+  auto names = names_in(path_);
+  std::erase_if(names, [](const std::string& name) {
+    return name.size() != 2 || name.find_first_not_of("0123456789abcdef") != std::string::npos;
+  });
   return names;
 }
 
 std::vector<page_folder::found_page> page_folder::scan(const std::string& directory) const {
   auto found = std::vector<found_page>{};
-  auto failed = std::error_code{};
-  for (auto entry = fs::directory_iterator{path_ + '/' + directory, failed};
-       !failed && entry != fs::directory_iterator{}; entry.increment(failed)) {
-    const auto name = entry->path().filename().string();
+  for (const auto& name : names_in(path_ + '/' + directory)) {
     if (!name.starts_with(directory) || !name.ends_with(page_suffix))
       continue;
     const auto key
       = parse_page_key(std::string_view{name}.substr(0, name.size() - page_suffix.size()));
+    const auto path = path_ + '/' + directory + '/' + name;
     struct stat info {};
-    if (!key || ::lstat(entry->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)
-        || !has_header(entry->path().string(), *key))
+    if (!key || ::lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)
+        || !has_header(path, *key))
       continue;
     found.push_back({*key, static_cast<uint64_t>(info.st_size),
                      int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec});

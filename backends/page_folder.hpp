@@ -27,6 +27,9 @@ transfer_outcome read_pieces(int fd, std::vector<iovec> pieces);
 /// Writes the pieces to the start of the file, in order.
 transfer_outcome write_pieces(int fd, std::vector<iovec> pieces);
 
+/// The names in a folder, as far as it can be read.
+std::vector<std::string> names_in(const std::string& folder);
+
 /// "cannot <action> '<path>': <reason>", as io_failure, or as store_full if the reason is a full
 /// disk or quota.
 tl::unexpected<error> file_failure(const std::string& action, const std::string& path,

@@ -1,6 +1,7 @@
 #include "backends/remote_pages.hpp"
 
 #include "backends/ask.hpp"
+#include "backends/object_parts.hpp"
 #include "base/limits.hpp"
 #include "base/page_checksum.hpp"
 #include "base/try.hpp"
@@ -58,48 +59,6 @@ private:
   std::deque<response> open_;
 };
 
-/// A position in bytes that are split into parts.
-template <class Byte>
-class part_cursor {
-public:
-  explicit part_cursor(std::span<const std::span<Byte>> parts) : parts_(parts) {}
-
-  /// The remaining parts; the first skip() bytes of the first one are consumed.
-  std::span<const std::span<Byte>> parts() const noexcept { return parts_; }
-
-  size_t skip() const noexcept { return skip_; }
-
-  void advance(size_t count) {
-    while (count > 0) {
-      const auto here = std::min(count, parts_.front().size() - skip_);
-      skip_ += here;
-      count -= here;
-      if (skip_ < parts_.front().size())
-        return;
-      parts_ = parts_.subspan(1);
-      skip_ = 0;
-    }
-  }
-
-  /// Appends this many bytes and advances.
-  void take(size_t count, std::vector<std::byte>& to) {
-    while (count > 0) {
-      const auto here
-        = parts_.front().subspan(skip_).first(std::min(count, parts_.front().size() - skip_));
-      to.insert(to.end(), here.begin(), here.end());
-      count -= here.size();
-      if (here.empty())
-        parts_ = parts_.subspan(1);
-      else
-        advance(here.size());
-    }
-  }
-
-private:
-  std::span<const std::span<Byte>> parts_;
-  size_t skip_ = 0;
-};
-
 bool is_full(const page_upload& upload) {
   return upload.pieces.size() == limits::transfer_ranges
          || upload.bytes.size() == limits::transfer_bytes;
@@ -134,7 +93,7 @@ std::vector<planned_read> plan(std::span<const remote_read> pages) {
 
 /// A page being received.
 struct arriving_page {
-  explicit arriving_page(const remote_read& page) : to(page.parts), left(page.from.length) {}
+  explicit arriving_page(const remote_read& wanted) : page(wanted) {}
 
   /// @returns empty while more is to come
   std::optional<result<void>> take(const range_origin& origin, std::span<const std::byte> bytes,
@@ -143,17 +102,16 @@ struct arriving_page {
       return fail(ec::not_found, "it was removed meanwhile");
     if (origin.status != range_status::there || origin.fingerprint != fingerprint)
       return fail(ec::corrupt_page, "another page is there");
-    sum.copy(bytes, to.parts(), to.skip());
-    to.advance(bytes.size());
-    left -= bytes.size();
-    if (left > 0)
+    sum.copy(bytes, part_of(page.parts, done, bytes.size()));
+    done += bytes.size();
+    if (done < page.from.length)
       return std::nullopt;
     return sum.value() == origin.checksum ? result<void>{} : fail(ec::corrupt_page);
   }
 
-  part_cursor<std::byte> to;
+  const remote_read& page;
   running_checksum sum;
-  size_t left;
+  size_t done = 0;
 };
 
 } // namespace
@@ -177,14 +135,14 @@ result<std::vector<uint64_t>> remote_pages::write(uint64_t reservation,
   };
   auto checksums = std::vector<uint64_t>{};
   for (const auto* page : pages) {
-    auto from = part_cursor<const std::byte>{page->parts};
     auto sum = running_checksum{};
     const auto length = total_bytes(page->parts);
     for (auto offset = size_t{0}; offset < length;) {
       next.bytes.reserve(limits::transfer_bytes);
       const auto begin = next.bytes.size();
       const auto count = std::min(length - offset, limits::transfer_bytes - begin);
-      from.take(count, next.bytes);
+      for (const auto& part : part_of<const std::byte>(page->parts, offset, count))
+        next.bytes.insert(next.bytes.end(), part.begin(), part.end());
       sum.add(std::span{next.bytes}.subspan(begin));
       next.pieces.push_back(
         {page->key, static_cast<uint32_t>(offset), static_cast<uint32_t>(count)});

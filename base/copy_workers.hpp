@@ -1,5 +1,7 @@
 #pragma once
 
+#include "base/immovable.hpp"
+
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -11,13 +13,11 @@ namespace hicache {
 
 /// Persistent threads that share pieces of work with a caller. One thread at a time calls start()
 /// and join(). Not copyable.
-class copy_workers {
+class copy_workers : immovable {
 public:
   /// @param workers Includes the caller: workers - 1 threads start.
   /// @pre workers > 0
   explicit copy_workers(uint32_t workers);
-  copy_workers(const copy_workers&) = delete;
-  copy_workers& operator=(const copy_workers&) = delete;
   ~copy_workers();
 
   uint32_t size() const noexcept { return static_cast<uint32_t>(helpers_.size()) + 1; }

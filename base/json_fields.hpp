@@ -1,10 +1,12 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "base/names.hpp"
 #include "hicache/error.hpp"
 
 #include <nlohmann/json.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -14,9 +16,27 @@
 
 namespace hicache {
 
+/// Parses an object that others wrote. Its length and depth are bounded, because the parser is
+/// recursive.
+/// @returns nothing if it is no JSON object within these bounds
+inline std::optional<nlohmann::json> parse_object(std::string_view text, size_t most_bytes,
+                                                  int most_levels) {
+  if (text.size() > most_bytes)
+    return std::nullopt;
+  auto is_too_deep = false;
+  const auto look = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    is_too_deep = is_too_deep || depth > most_levels;
+    return !is_too_deep;
+  };
+  auto parsed = nlohmann::json::parse(text, look, false);
+  if (is_too_deep || !parsed.is_object())
+    return std::nullopt;
+  return parsed;
+}
+
 /// Reads fields of a JSON object that others wrote, and keeps the first complaint: a sentence that
 /// begins with the field's name in quotes. What is null counts as absent.
-class json_fields {
+class json_fields : immovable {
 public:
   /// @param object Must outlive the reader.
   explicit json_fields(const nlohmann::json& object) : object_(object) {}
@@ -24,9 +44,6 @@ public:
   /// For an object within another one, with whose complaints it shares the first place.
   json_fields(const nlohmann::json& object, json_fields& around)
     : object_(object), complaint_(around.complaint_) {}
-
-  json_fields(const json_fields&) = delete;
-  json_fields& operator=(const json_fields&) = delete;
 
   /// @returns invalid_argument with `beginning` and the first complaint, if there is one
   result<void> finish(const std::string& beginning = {}) const {

@@ -1,17 +1,17 @@
 #include "base/polled_queue.hpp"
 
+#include "base/system_message.hpp"
+
 #include <sys/eventfd.h>
 
 #include <cerrno>
-#include <system_error>
 
 namespace hicache {
 
 result<void> polled_queue::start() {
   event_ = unique_fd{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   if (!event_)
-    return fail(ec::io_failure,
-                "cannot make an eventfd: " + std::generic_category().message(errno));
+    return fail(ec::io_failure, "cannot make an eventfd: " + system_message(errno));
   return {};
 }
 

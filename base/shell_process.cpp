@@ -1,5 +1,6 @@
 #include "base/shell_process.hpp"
 
+#include "base/system_message.hpp"
 #include "base/unique_fd.hpp"
 
 #include <fcntl.h>
@@ -12,7 +13,6 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <system_error>
 
 namespace hicache {
 
@@ -51,7 +51,7 @@ result<shell_process> shell_process::start(const std::string& command, descripto
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (failed != 0)
-    return fail(ec::io_failure, std::generic_category().message(failed));
+    return fail(ec::io_failure, system_message(failed));
   return shell_process{id};
 }
 

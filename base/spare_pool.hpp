@@ -26,6 +26,11 @@ public:
     spare_.push_back(std::move(used));
   }
 
+  void clear() {
+    const auto lock = std::scoped_lock{mutex_};
+    spare_.clear();
+  }
+
 private:
   std::mutex mutex_; // Guards what follows.
   std::vector<std::unique_ptr<T>> spare_;

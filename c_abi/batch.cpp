@@ -128,18 +128,21 @@ hc_completion complete(const batch& done, std::span<const result<void>> outcome)
   return said;
 }
 
-int32_t report(const error& what, hc_error* to) noexcept {
-  const auto code = static_cast<int32_t>(what.code);
+const char* text_of(const error& what) noexcept {
+  return what.detail.empty() ? sentence(what.code) : what.detail.c_str();
+}
+
+int32_t report(int32_t code, const char* text, hc_error* to) noexcept {
   if (to == nullptr)
     return code;
   to->code = code;
-  const auto* text = what.code == ec::none ? ""
-                     : what.detail.empty() ? sentence(what.code)
-                                           : what.detail.c_str();
-  const auto length = std::min(std::strlen(text), sizeof(to->text) - 1);
-  std::memcpy(to->text, text, length);
-  std::memset(to->text + length, 0, sizeof(to->text) - length);
+  std::strncpy(to->text, text, sizeof(to->text) - 1);
+  to->text[sizeof(to->text) - 1] = '\0';
   return code;
+}
+
+int32_t report(const error& what, hc_error* to) noexcept {
+  return report(static_cast<int32_t>(what.code), what.code == ec::none ? "" : text_of(what), to);
 }
 
 } // namespace hicache

@@ -71,6 +71,14 @@ time_point deadline_after(time_point now, uint32_t timeout_ms);
 /// @pre one outcome for each page
 hc_completion complete(const batch& done, std::span<const result<void>> outcome);
 
+/// The error's detail, or the sentence of its code.
+const char* text_of(const error& what) noexcept;
+
+/// Reports a code to the caller.
+/// @param text Cut if it is too long.
+/// @returns the code
+int32_t report(int32_t code, const char* text, hc_error* to) noexcept;
+
 /// Reports an error to the caller.
 /// @returns its code
 int32_t report(const error& what, hc_error* to) noexcept;

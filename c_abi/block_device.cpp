@@ -1,17 +1,10 @@
 #include "c_abi/block_device.hpp"
 
-#ifdef HICACHE_HAVE_CUDA
-#include "c_abi/cuda_blocks.hpp"
-#endif
-
 namespace hicache {
 
-result<std::unique_ptr<block_device>> open_block_device([[maybe_unused]] int32_t number) {
-#ifdef HICACHE_HAVE_CUDA
-  return open_cuda_blocks(number);
-#else
+// In builds with CUDA that of cuda_blocks.cpp is used.
+result<std::unique_ptr<block_device>> open_block_device(int32_t /*number*/) {
   return fail(ec::unsupported, "expected HC_HOST, since this library was built without CUDA");
-#endif
 }
 
 } // namespace hicache

@@ -20,28 +20,27 @@ constexpr auto most_blocks_per_page = uint32_t{65536};
 constexpr auto most_tensors = size_t{65536};
 
 tl::unexpected<error> wrong(const std::string& what) {
-  return fail(ec::invalid_argument, "layout: " + what);
+  return fail(ec::invalid_argument, what);
 }
 
 result<void> check_tensor(const hc_tensor& made) {
   if (std::ranges::any_of(made.reserved, [](uint64_t x) { return x != 0; }))
     return fail(ec::unsupported, "reserved: expected 0");
   if (made.data == nullptr)
-    return fail(ec::invalid_argument, "data: NULL; expected where block 0 is");
+    return wrong("data: NULL; expected where block 0 is");
   if (made.blocks == 0 || made.blocks > HC_NO_BLOCK)
-    return fail(ec::invalid_argument, "blocks: " + std::to_string(made.blocks) + "; expected 1 to "
-                                        + std::to_string(HC_NO_BLOCK));
+    return wrong("blocks: " + std::to_string(made.blocks) + "; expected 1 to "
+                 + std::to_string(HC_NO_BLOCK));
   if (made.block_bytes == 0 || made.block_bytes > limits::page_bytes)
-    return fail(ec::invalid_argument, "block_bytes: " + std::to_string(made.block_bytes)
-                                        + "; expected 1 to " + std::to_string(limits::page_bytes));
+    return wrong("block_bytes: " + std::to_string(made.block_bytes) + "; expected 1 to "
+                 + std::to_string(limits::page_bytes));
   if (made.stride < made.block_bytes)
-    return fail(ec::invalid_argument, "stride: " + std::to_string(made.stride)
-                                        + "; expected the bytes of a block, "
-                                        + std::to_string(made.block_bytes) + ", or more");
+    return wrong("stride: " + std::to_string(made.stride) + "; expected the bytes of a block, "
+                 + std::to_string(made.block_bytes) + ", or more");
   const auto room = std::numeric_limits<uintptr_t>::max() - reinterpret_cast<uintptr_t>(made.data);
   if (made.stride > room / made.blocks)
-    return fail(ec::invalid_argument, "stride: " + std::to_string(made.stride)
-                                        + "; the last block would be beyond all memory");
+    return wrong("stride: " + std::to_string(made.stride)
+                 + "; the last block would be beyond all memory");
   return {};
 }
 
@@ -49,10 +48,10 @@ result<void> check_tensor(const hc_tensor& made) {
 
 result<block_table> block_table::of(const hc_layout& layout) {
   if (layout.blocks_per_page == 0 || layout.blocks_per_page > most_blocks_per_page)
-    return wrong("blocks_per_page: " + std::to_string(layout.blocks_per_page) + "; expected 1 to "
-                 + std::to_string(most_blocks_per_page));
+    return wrong("layout: blocks_per_page: " + std::to_string(layout.blocks_per_page)
+                 + "; expected 1 to " + std::to_string(most_blocks_per_page));
   if (layout.tensors == nullptr || layout.tensor_count == 0 || layout.tensor_count > most_tensors)
-    return wrong("tensors: expected 1 to " + std::to_string(most_tensors) + " of them");
+    return wrong("layout: tensors: expected 1 to " + std::to_string(most_tensors) + " of them");
   auto table = block_table{};
   table.blocks_per_page_ = layout.blocks_per_page;
   table.block_count_ = HC_NO_BLOCK;
@@ -68,13 +67,11 @@ result<void> block_table::add(const hc_tensor& made) {
   const auto next = layers_.size() - 1;
   const auto is_first = made.layer == next;
   if (!is_first && (next == 0 || made.layer != next - 1))
-    return fail(ec::invalid_argument, "layer: " + std::to_string(made.layer) + "; expected "
-                                        + (next == 0 ? "" : std::to_string(next - 1) + " or ")
-                                        + std::to_string(next));
+    return wrong("layer: " + std::to_string(made.layer) + "; expected "
+                 + (next == 0 ? "" : std::to_string(next - 1) + " or ") + std::to_string(next));
   const auto bytes = made.block_bytes * blocks_per_page_;
   if (page_bytes() + bytes > limits::page_bytes)
-    return fail(ec::invalid_argument,
-                "a page has more than " + std::to_string(limits::page_bytes) + " bytes with it");
+    return wrong("a page has more than " + std::to_string(limits::page_bytes) + " bytes with it");
   if (is_first)
     layers_.push_back(layers_.back());
   tensors_.push_back({static_cast<std::byte*>(made.data), made.stride, made.block_bytes});
@@ -87,10 +84,10 @@ result<void> block_table::add(const hc_tensor& made) {
 result<void> block_table::check(std::span<const uint32_t> blocks, block_gaps gaps) const {
   for (const auto number : blocks) {
     if (number == HC_NO_BLOCK && gaps == block_gaps::refused)
-      return fail(ec::invalid_argument, "blocks: one is left out, but a page is stored whole");
+      return wrong("blocks: one is left out, but a page is stored whole");
     if (number != HC_NO_BLOCK && number >= block_count_)
-      return fail(ec::invalid_argument, "blocks: " + std::to_string(number) + "; there are "
-                                          + std::to_string(block_count_));
+      return wrong("blocks: " + std::to_string(number) + "; there are "
+                   + std::to_string(block_count_));
   }
   return {};
 }

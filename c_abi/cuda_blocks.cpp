@@ -1,7 +1,6 @@
-#include "c_abi/cuda_blocks.hpp"
-
 #include "base/immovable.hpp"
 #include "base/try.hpp"
+#include "c_abi/block_device.hpp"
 
 #include <cuda.h>
 
@@ -102,6 +101,8 @@ private:
   const CUcontext context_;
 };
 
+/// Blocks in the memory of a CUDA device, in its primary context, which the CUDA runtime shares.
+/// Copies run on two private streams, one per direction.
 class cuda_blocks final : public block_device {
 public:
   explicit cuda_blocks(std::shared_ptr<const cuda_context> context)
@@ -177,8 +178,7 @@ public:
                                 return context->cuda().event_destroy(static_cast<CUevent>(made));
                               }));
                             }};
-    if (!marked)
-      return tl::unexpected{marked.error()};
+    HICACHE_TRY(marked);
     return mark;
   }
 
@@ -204,7 +204,7 @@ private:
 
 } // namespace
 
-result<std::unique_ptr<block_device>> open_cuda_blocks(int32_t number) {
+result<std::unique_ptr<block_device>> open_block_device(int32_t number) {
   const auto cuda = HICACHE_TRY(load_driver());
   auto device = CUdevice{};
   if (cuda.init(0) != CUDA_SUCCESS || cuda.device_get(&device, number) != CUDA_SUCCESS)

@@ -1,7 +1,6 @@
 #include "c_abi/guarded.hpp"
 
 #include <array>
-#include <string_view>
 
 namespace hicache {
 
@@ -21,20 +20,11 @@ const own_code* find_own(int32_t code) noexcept {
 }
 
 int32_t report_own(int32_t code, hc_error* to) noexcept {
-  report({ec::none, {}}, to);
-  if (to == nullptr)
-    return code;
-  const auto text = std::string_view{find_own(code)->sentence};
-  std::memset(to->text, 0, sizeof(to->text));
-  std::ranges::copy(text, to->text);
-  return to->code = code;
+  return report(code, find_own(code)->sentence, to);
 }
 
 int32_t refuse(const char* what, hc_error* to) noexcept {
-  const auto code = report({ec::invalid_argument, {}}, to);
-  if (to != nullptr)
-    std::strncpy(to->text, what, sizeof(to->text) - 1);
-  return code;
+  return report(HC_INVALID_ARGUMENT, what, to);
 }
 
 } // namespace hicache

@@ -4,7 +4,6 @@
 #include "base/limits.hpp"
 #include "base/names.hpp"
 #include "base/try.hpp"
-#include "c_abi/json_object.hpp"
 #include "rpc/endpoint.hpp"
 
 #include <sys/un.h>

@@ -23,8 +23,6 @@ struct client_settings {
   size_t calls = 1024;
   /// 0: as long as the node allows.
   std::chrono::milliseconds lease{};
-
-  friend bool operator==(const client_settings&, const client_settings&) = default;
 };
 
 /// Parses a configuration.

@@ -151,11 +151,6 @@ result<hc_facts> hc_cache::step(std::chrono::milliseconds wait) {
   return said;
 }
 
-result<void> hc_cache::wait_for_layer(const layer_progress& progress, void* stream,
-                                      uint32_t layer) {
-  return runtime_->wait_for_layer(progress, stream, layer);
-}
-
 hc_cache_counters hc_cache::counters() {
   const auto seen = runtime_->counters();
   auto said = hc_cache_counters{};

@@ -43,7 +43,9 @@ struct hc_cache : hicache::own_process {
   result<hc_facts> step(std::chrono::milliseconds wait);
 
   result<void> wait_for_layer(const hicache::layer_progress& progress, void* stream,
-                              uint32_t layer);
+                              uint32_t layer) {
+    return runtime_->wait_for_layer(progress, stream, layer);
+  }
 
   hicache::news_queue& news() noexcept { return news_; }
 

@@ -29,13 +29,6 @@ std::chrono::milliseconds time_of(uint32_t timeout_ms) {
   return std::chrono::milliseconds{std::min(timeout_ms, uint32_t{3'600'000})};
 }
 
-int32_t report_fork(hc_error* to) noexcept {
-  refuse("the cache belongs to the process that this one was forked from", to);
-  if (to != nullptr)
-    to->code = HC_FORKED;
-  return HC_FORKED;
-}
-
 /// contained() for a handle, which must belong to this process.
 /// @param missing Error text for NULL.
 template <class Handle, class Body>
@@ -43,7 +36,7 @@ int32_t contained(const Handle* handle, const char* missing, hc_error* to, Body 
   if (handle == nullptr)
     return refuse(missing, to);
   if (!handle->is_ours())
-    return report_fork(to);
+    return report(HC_FORKED, "the cache belongs to the process that this one was forked from", to);
   return hicache::contained(to, std::move(body));
 }
 
@@ -104,10 +97,9 @@ int32_t hc_cache_describe(const hc_cache* cache, hc_cache_info* info) {
 
 int32_t hc_cache_layer(const hc_cache* cache, uint32_t part, uint32_t layer, hc_layer* where) {
   return contained(cache, no_cache, nullptr, [&]() -> result<void> {
-    const auto found = cache->layer(part, layer);
-    if (!found || where == nullptr)
+    if (where == nullptr)
       return fail(ec::invalid_argument);
-    *where = *found;
+    *where = HICACHE_TRY(cache->layer(part, layer));
     return {};
   });
 }
@@ -202,11 +194,8 @@ int32_t hc_news_free(hc_news_list* news) {
 }
 
 int32_t hc_cache_stats(hc_cache* cache, hc_cache_counters* counters) {
-  return contained(cache, no_cache, nullptr, [&]() -> result<void> {
-    if (counters == nullptr || counters->size < sizeof(hc_cache_counters))
-      return fail(ec::invalid_argument);
-    return give(cache->counters(), counters, "counters");
-  });
+  return contained(cache, no_cache, nullptr,
+                   [&] { return give(cache->counters(), counters, "counters"); });
 }
 
 } // extern "C"

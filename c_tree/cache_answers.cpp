@@ -1,6 +1,7 @@
 #include "c_tree/cache_answers.hpp"
 
 #include "base/overloaded.hpp"
+#include "c_abi/batch.hpp"
 #include "hicache/caf_error.hpp"
 
 #include <utility>
@@ -34,58 +35,6 @@ void add_pages(const page_list& pages, hc_answer& to) {
     return;
   to.pages = pages->data();
   to.page_count = pages->size();
-}
-
-/// A visitor that copies a result to the fields of an answer.
-auto filler_of(hc_answer& to) {
-  return overloaded{[&to](const match_result& x) {
-                      to.device_tokens = x.l1_tokens;
-                      to.host_tokens = x.l2_tokens;
-                      to.node = x.node;
-                      add_pages(x.l1_pages, to);
-                    },
-                    [&to](const prefetch_result& x) { to.wanted_tokens = x.tokens; },
-                    [&to](const schedule_result& x) { to.is_ready = x.ready ? 1 : 0; },
-                    [&to](const load_result& x) {
-                      to.device_tokens = x.l1_tokens;
-                      to.loading_tokens = x.loading_tokens;
-                      to.from_storage_tokens = x.from_storage_tokens;
-                      add_pages(x.l1_pages, to);
-                    },
-                    [&to](const allocate_result& x) { add_pages(x.l1_pages, to); },
-                    [&to](const insert_result& x) {
-                      to.duplicate_tokens = x.duplicate_tokens;
-                      to.pinned_tokens = x.pinned_tokens;
-                      to.node = x.node;
-                      add_pages(x.l1_pages, to);
-                    },
-                    [&to](const release_result& x) {
-                      const auto& seen = x.provenance;
-                      to.l1_tokens = seen.l1_tokens;
-                      to.l2_tokens = seen.l2_tokens;
-                      to.l3_tokens = seen.l3_tokens;
-                      to.computed_tokens = seen.computed_tokens;
-                      to.given_up_tokens = seen.unserved_tokens;
-                      to.give_up = to_string(seen.why);
-                      to.l3_backend = seen.l3_backend.c_str();
-                    },
-                    [&to](const evict_result& x) {
-                      to.freed_tokens = x.tokens;
-                      to.writing_tokens = x.writing_tokens;
-                    },
-                    [&to](const pin_result& x) { to.pinned_tokens = x.tokens; },
-                    [&to](const session_result& x) { to.generation = x.generation; },
-                    [&to](const lock_result& x) {
-                      to.evictable_tokens = x.evictable_tokens;
-                      to.protected_tokens = x.protected_tokens;
-                    },
-                    [&to](const backup_result& x) { to.written_tokens = x.written_tokens; },
-                    [&to](const load_node_result& x) { to.loading_tokens = x.loading_tokens; },
-                    [](const clear_result&) {}};
-}
-
-const char* text_of(const error& what) {
-  return what.detail.empty() ? sentence(what.code) : what.detail.c_str();
 }
 
 } // namespace
@@ -162,11 +111,54 @@ hc_answer hc_answers::view_of(uint32_t kind, const tree_answer& answer) {
     view.text = text_of(answer.error());
     return view;
   }
-  std::visit(filler_of(view), *answer);
-  if (const auto* loaded = std::get_if<load_result>(&*answer); loaded && loaded->progress)
-    view.progress = &progress_.emplace_back(hc_progress{{}, loaded->progress});
-  if (const auto* released = std::get_if<release_result>(&*answer))
-    view.l3 = view_of(released->provenance);
+  std::visit(overloaded{[&](const match_result& x) {
+                          view.device_tokens = x.l1_tokens;
+                          view.host_tokens = x.l2_tokens;
+                          view.node = x.node;
+                          add_pages(x.l1_pages, view);
+                        },
+                        [&](const prefetch_result& x) { view.wanted_tokens = x.tokens; },
+                        [&](const schedule_result& x) { view.is_ready = x.ready ? 1 : 0; },
+                        [&](const load_result& x) {
+                          view.device_tokens = x.l1_tokens;
+                          view.loading_tokens = x.loading_tokens;
+                          view.from_storage_tokens = x.from_storage_tokens;
+                          if (x.progress)
+                            view.progress = &progress_.emplace_back(hc_progress{{}, x.progress});
+                          add_pages(x.l1_pages, view);
+                        },
+                        [&](const allocate_result& x) { add_pages(x.l1_pages, view); },
+                        [&](const insert_result& x) {
+                          view.duplicate_tokens = x.duplicate_tokens;
+                          view.pinned_tokens = x.pinned_tokens;
+                          view.node = x.node;
+                          add_pages(x.l1_pages, view);
+                        },
+                        [&](const release_result& x) {
+                          const auto& seen = x.provenance;
+                          view.l1_tokens = seen.l1_tokens;
+                          view.l2_tokens = seen.l2_tokens;
+                          view.l3_tokens = seen.l3_tokens;
+                          view.computed_tokens = seen.computed_tokens;
+                          view.given_up_tokens = seen.unserved_tokens;
+                          view.give_up = to_string(seen.why);
+                          view.l3_backend = seen.l3_backend.c_str();
+                          view.l3 = view_of(seen);
+                        },
+                        [&](const evict_result& x) {
+                          view.freed_tokens = x.tokens;
+                          view.writing_tokens = x.writing_tokens;
+                        },
+                        [&](const pin_result& x) { view.pinned_tokens = x.tokens; },
+                        [&](const session_result& x) { view.generation = x.generation; },
+                        [&](const lock_result& x) {
+                          view.evictable_tokens = x.evictable_tokens;
+                          view.protected_tokens = x.protected_tokens;
+                        },
+                        [&](const backup_result& x) { view.written_tokens = x.written_tokens; },
+                        [&](const load_node_result& x) { view.loading_tokens = x.loading_tokens; },
+                        [](const clear_result&) {}},
+             *answer);
   return view;
 }
 

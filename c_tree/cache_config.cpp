@@ -1,8 +1,8 @@
 #include "c_tree/cache_config.hpp"
 
 #include "base/about.hpp"
+#include "base/json_fields.hpp"
 #include "base/try.hpp"
-#include "c_abi/json_object.hpp"
 
 #include <cstddef>
 #include <string>

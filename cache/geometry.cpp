@@ -15,6 +15,8 @@ namespace {
 constexpr std::array mha_parts = {kv_part::key, kv_part::value};
 constexpr std::array mla_parts = {kv_part::latent};
 constexpr std::array nsa_parts = {kv_part::latent, kv_part::index_key};
+constexpr auto attention_parts
+  = std::to_array<std::span<const kv_part>>({mha_parts, mla_parts, nsa_parts});
 
 constexpr auto part_names
   = std::to_array<std::string_view>({"key", "value", "latent", "index_key"});
@@ -106,15 +108,8 @@ result<attention_kind> parse_attention_kind(std::string_view name) {
 }
 
 std::span<const kv_part> parts_of(attention_kind kind) noexcept {
-  switch (kind) {
-    case attention_kind::mha:
-      return mha_parts;
-    case attention_kind::mla:
-      return mla_parts;
-    case attention_kind::nsa:
-      return nsa_parts;
-  }
-  return {};
+  const auto at = static_cast<size_t>(kind);
+  return at < attention_parts.size() ? attention_parts[at] : std::span<const kv_part>{};
 }
 
 const char* to_string(host_layout layout) noexcept {

@@ -1,4 +1,5 @@
 #include "base/check.hpp"
+#include "base/numbers.hpp"
 #include "base/try.hpp"
 #include "gpu/cuda_device.hpp"
 #include "gpu/cuda_memory.hpp"
@@ -7,11 +8,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <string>
-#include <system_error>
 #include <utility>
 
 namespace hicache {
@@ -76,12 +74,7 @@ std::optional<uint32_t> local_rank() {
   const auto* text = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK");
   if (text == nullptr)
     text = std::getenv("LOCAL_RANK");
-  if (text == nullptr)
-    return std::nullopt;
-  auto number = uint32_t{0};
-  const auto* const end = text + std::strlen(text);
-  const auto read = std::from_chars(text, end, number);
-  return read.ec == std::errc{} && read.ptr == end ? std::optional{number} : std::nullopt;
+  return text != nullptr ? parse_number<uint32_t>(text) : std::nullopt;
 }
 
 /// The device that owns the memory at this address.

@@ -1,4 +1,5 @@
 #include "base/check.hpp"
+#include "base/names.hpp"
 #include "base/try.hpp"
 #include "cache/copy_strips.hpp"
 #include "gpu/copy_kernels.hpp"
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,9 @@ namespace {
 
 /// Copies per call: enough to amortise it, few enough that the first run while more are listed.
 constexpr auto batch_copies = size_t{1024};
+
+constexpr auto method_names
+  = std::to_array<std::string_view>({"batched", "single", "bulk", "words"});
 
 constexpr auto direct_methods = std::array{cuda_copy_method::batched, cuda_copy_method::single};
 constexpr auto kernel_methods = std::array{cuda_copy_method::bulk, cuda_copy_method::words};
@@ -395,17 +400,7 @@ result<void> prove_method(int device, const pool_geometry& l2, const copy_option
 } // namespace
 
 const char* to_string(cuda_copy_method method) noexcept {
-  switch (method) {
-    case cuda_copy_method::batched:
-      return "batched";
-    case cuda_copy_method::single:
-      return "single";
-    case cuda_copy_method::bulk:
-      return "bulk";
-    case cuda_copy_method::words:
-      return "words";
-  }
-  return "unknown";
+  return name_of(method_names, method);
 }
 
 std::span<const cuda_copy_method> methods_of(io_backend io) noexcept {

@@ -1,12 +1,11 @@
 #include "gpu/device.hpp"
 
 #include "base/names.hpp"
+#include "base/numbers.hpp"
 #include "gpu/cuda_device.hpp"
 #include "gpu/host_device.hpp"
 
 #include <array>
-#include <charconv>
-#include <system_error>
 
 namespace hicache {
 
@@ -37,13 +36,11 @@ result<device_choice> parse_device_choice(std::string_view text) {
   constexpr auto prefix = std::string_view{"cuda:"};
   if (!text.starts_with(prefix))
     return parse_device_kind(text).map([](device_kind kind) { return device_choice{kind}; });
-  auto number = uint32_t{0};
-  const auto* const end = text.data() + text.size();
-  if (const auto read = std::from_chars(text.data() + prefix.size(), end, number);
-      read.ec != std::errc{} || read.ptr != end)
+  const auto number = parse_number<uint32_t>(text.substr(prefix.size()));
+  if (!number)
     return fail(ec::invalid_argument,
                 "'" + std::string{text} + "' is not a device; expected cuda:N with a number");
-  return device_choice{device_kind::cuda, number};
+  return device_choice{device_kind::cuda, *number};
 }
 
 result<void> device::wait_for_layer(const layer_progress& progress, void*, uint32_t layer) {

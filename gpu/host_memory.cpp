@@ -1,6 +1,7 @@
 #include "gpu/host_memory.hpp"
 
 #include "base/check.hpp"
+#include "base/system_message.hpp"
 #include "base/try.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
@@ -39,10 +40,6 @@ constexpr auto most_kept_back = 10_GiB;
 /// Bytes left free for the rest of the machine.
 uint64_t kept_back(uint64_t available) noexcept {
   return std::min<uint64_t>(most_kept_back, available / 2);
-}
-
-std::string system_message(int code) {
-  return std::generic_category().message(code);
 }
 
 tl::unexpected<error> allocation_failure(uint64_t bytes, const std::string& reason) {

@@ -19,11 +19,8 @@ namespace hicache {
 namespace {
 
 /// Element sizes in bytes by --dtype name.
-const auto& element_sizes() {
-  static const auto sizes
-    = std::map<std::string, uint32_t>{{"bf16", 2}, {"fp16", 2}, {"fp32", 4}, {"fp8", 1}};
-  return sizes;
-}
+const auto element_sizes
+  = std::map<std::string, uint32_t>{{"bf16", 2}, {"fp16", 2}, {"fp32", 4}, {"fp8", 1}};
 
 uint32_t or_else(uint32_t given, uint32_t usual) {
   return given != 0 ? given : usual;
@@ -35,7 +32,7 @@ result<pool_shape> shape_of(const transfer_flags& flags) {
   auto shape = pool_shape{};
   shape.attention = kind;
   shape.layers = flags.layers;
-  shape.element_bytes = element_sizes().at(flags.dtype);
+  shape.element_bytes = element_sizes.at(flags.dtype);
   shape.page_size = flags.page_size;
   if (kind == attention_kind::mha) {
     shape.kv_heads = or_else(flags.kv_heads, 8);
@@ -128,7 +125,7 @@ void add_transfer_flags(CLI::App& app, transfer_flags& flags) {
   count("--v-head-dim", flags.v_head_dim, 0, 65536, "elements of a V head; 0 takes those of K");
   count("--index-key-bytes", flags.index_key_bytes, 0, 65536,
         "nsa: bytes of an index key; 0 takes 132");
-  choice("--dtype", flags.dtype, "element type")->check(CLI::IsMember(element_sizes()));
+  choice("--dtype", flags.dtype, "element type")->check(CLI::IsMember(element_sizes));
   choice("--device", flags.device, "where L1 lives: auto, cuda or host");
   count("--io-sms", flags.io_sms, 1, 1024, "kernel: SMs that copies may occupy");
   count("--threads", flags.threads, 1, 256, "host: threads that copy");

@@ -235,17 +235,16 @@ result<int> look_up(cluster_client& cluster, const std::vector<page_key>& keys, 
                         {"length", copy.length}});
     missing += copies.empty() ? 1 : 0;
     if (!as_json)
-      std::printf("%s  %s\n", to_string(keys[i]).c_str(), copies.empty() ? "not stored" : "");
+      absl::PrintF("%s  %s\n", to_string(keys[i]), copies.empty() ? "not stored" : "");
     for (const auto& copy : found[i])
       if (!as_json)
-        std::printf("  %s on %s, %s %s\n", name_of(copy.member).c_str(), hosts[copy.member].c_str(),
-                    format_bytes(copy.length).c_str(),
-                    is_on_disk(copy.offset) ? "on disk"
-                                            : ("at " + std::to_string(copy.offset)).c_str());
+        absl::PrintF("  %s on %s, %s %s\n", name_of(copy.member), hosts[copy.member],
+                     format_bytes(copy.length),
+                     is_on_disk(copy.offset) ? "on disk" : "at " + std::to_string(copy.offset));
     list.push_back({{"page", to_string(keys[i])}, {"replicas", std::move(copies)}});
   }
   if (as_json)
-    std::printf("%s\n", json{{"pages", list}}.dump(2).c_str());
+    absl::PrintF("%s\n", json{{"pages", list}}.dump(2));
   return missing == keys.size() ? exit_failed : exit_ok;
 }
 

@@ -16,15 +16,6 @@ constexpr auto metrics_host_meaning
   = "address at which Prometheus may ask; every machine that reaches it may";
 constexpr auto log_level_meaning = "`trace`, `debug`, `info`, `warn`, `error` or `critical`";
 
-constexpr auto seconds_of(std::chrono::nanoseconds time) {
-  return std::chrono::duration<double>(time).count();
-}
-
-template <class Flags>
-setting_value log_level_of(Flags& x) {
-  return by_name(x.log_level);
-}
-
 constexpr auto of_index = std::to_array<setting<index_flags>>({
   {"listen", "HOST:PORT", at<&index_flags::listen>,
    "address to listen on; port 0 picks a free one; `unix:PATH` is a socket in the file system, for "
@@ -51,7 +42,7 @@ constexpr auto of_index = std::to_array<setting<index_flags>>({
    "lets `--listen` be reached by other machines without TLS: any client that reaches the port can "
    "read "
    "and change the index; see [security.md](security.md)"},
-  {"log-level", "NAME", log_level_of<index_flags>, log_level_meaning},
+  {"log-level", "NAME", [](index_flags& x) { return by_name(x.log_level); }, log_level_meaning},
 });
 
 constexpr auto of_node = std::to_array<setting<node_flags>>({
@@ -80,7 +71,7 @@ constexpr auto of_node = std::to_array<setting<node_flags>>({
    "group whose processes are clients too, whatever their user, and so may write to the memory"},
   {"lease-time", "TIME", at<&node_flags::host, &node_host_options::lease_time>,
    "how long a client may keep what it reads from eviction without asking again",
-   within(1, seconds_of(limits::node_lease_time))},
+   within(1, std::chrono::duration<double>(limits::node_lease_time).count())},
   {"index", index_place_type, at<&node_flags::host, &node_host_options::index>,
    "the index of the cluster store, or [where to find it](cluster.md#finding-the-index); without, "
    "this host's pages stay on this host"},
@@ -107,7 +98,7 @@ constexpr auto of_node = std::to_array<setting<node_flags>>({
    "lets `--listen` and `--listen-host` be reached by other machines without TLS: any client that "
    "reaches "
    "the port can read and change what is cached; see [security.md](security.md)"},
-  {"log-level", "NAME", log_level_of<node_flags>, log_level_meaning},
+  {"log-level", "NAME", [](node_flags& x) { return by_name(x.log_level); }, log_level_meaning},
 });
 
 } // namespace

@@ -32,17 +32,15 @@ struct joined_instance {
 
 result<joined_instance> join_by_mpi(int& argc, char**& argv) {
   auto started = mpi_session::start(&argc, &argv);
-  if (!started) {
-    if (speaks_for_instance())
-      return tl::unexpected{started.error()};
+  if (!started && !speaks_for_instance())
     return fail(ec::stopping);
-  }
+  auto mpi = HICACHE_TRY(std::move(started));
   auto peers = HICACHE_TRY(make_mpi_reducer(MPI_Comm_c2f(MPI_COMM_WORLD)));
   warn_of_stray_listeners({}, "127.0.0.1",
                           "Open MPI; OMPI_MCA_btl_tcp_if_include names the interfaces that it may "
                           "use");
-  auto session = rank_session{started->rank(), started->size(), std::move(peers)};
-  return joined_instance{std::move(*started), std::move(session)};
+  auto session = rank_session{mpi.rank(), mpi.size(), std::move(peers)};
+  return joined_instance{std::move(mpi), std::move(session)};
 }
 
 result<joined_instance> join(int& argc, char**& argv, const rank_place& place,

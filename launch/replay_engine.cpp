@@ -229,8 +229,7 @@ result<void> replay_engine::admit(uint64_t arrived) {
     return {};
   const auto answers = HICACHE_TRY(apply(std::move(operations)));
   for (const auto& answer : answers.list)
-    if (!answer)
-      return tl::unexpected{answer.error()};
+    HICACHE_TRY(answer);
   return {};
 }
 
@@ -347,8 +346,7 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
   }
   const auto inserted = HICACHE_TRY(apply(std::move(ending)));
   for (const auto& answer : inserted.list)
-    if (!answer)
-      return tl::unexpected{answer.error()};
+    HICACHE_TRY(answer);
   in_flight_ = true; // A write may have started; the next step determines that.
   ++totals_.requests;
   totals_.prompt_tokens += prompt;

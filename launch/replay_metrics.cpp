@@ -18,25 +18,25 @@ const auto step_bounds = prometheus::Histogram::BucketBoundaries{
   0.0025,  0.005,    0.01,    0.025,  0.05,    0.1,    1};
 
 void add_instance(metric_families& families, const replay_counts& counts) {
-  families.count("hicache_requests_total", "Requests served.", counts.requests);
-  families.count("hicache_prompt_tokens_total", "Tokens of all prompts.", counts.prompt_tokens);
-  families.count("hicache_computed_tokens_total", "Tokens of these that no tier had.",
-                 counts.computed_tokens);
+  families.add("hicache_requests_total", "Requests served.", counts.requests);
+  families.add("hicache_prompt_tokens_total", "Tokens of all prompts.", counts.prompt_tokens);
+  families.add("hicache_computed_tokens_total", "Tokens of these that no tier had.",
+               counts.computed_tokens);
   const auto cached = [&](const char* tier, uint64_t tokens) {
-    families.count("hicache_cached_tokens_total", "Tokens of these that a tier had.", tokens,
-                   {{"tier", tier}});
+    families.add("hicache_cached_tokens_total", "Tokens of these that a tier had.", tokens,
+                 {{"tier", tier}});
   };
   cached("l1", counts.cached_l1);
   cached("l2", counts.cached_l2);
   cached("l3", counts.cached_l3);
   for (const auto& [tier, tokens] : counts.cached_l3_tiers)
-    families.count("hicache_cached_l3_tokens_total",
-                   "Tokens that L3 had, by the store of its tier that had them.", tokens,
-                   {{"backend", tier}});
+    families.add("hicache_cached_l3_tokens_total",
+                 "Tokens that L3 had, by the store of its tier that had them.", tokens,
+                 {{"backend", tier}});
   for (auto why = size_t{0}; why < static_cast<size_t>(miss_reason::none); ++why)
-    families.count("hicache_unserved_tokens_total",
-                   "Tokens that were computed although a tier had them.", counts.given_up[why],
-                   {{"reason", to_string(static_cast<miss_reason>(why))}});
+    families.add("hicache_unserved_tokens_total",
+                 "Tokens that were computed although a tier had them.", counts.given_up[why],
+                 {{"reason", to_string(static_cast<miss_reason>(why))}});
 }
 
 } // namespace
@@ -59,13 +59,13 @@ std::vector<prometheus::MetricFamily> replay_metrics::Collect() const {
     return counts_;
   }();
   auto families = metric_families{{{"rank", std::to_string(rank_)}}};
-  families.count("hicache_checked_pages_total", "Cached pages compared before use.",
-                 counts.pages_checked);
-  families.count("hicache_mismatched_pages_total", "Pages of these that were wrong.",
-                 counts.mismatches);
-  families.count("hicache_engine_errors_total",
-                 "Requests that could not be served, and loads and turns that failed.",
-                 counts.engine_errors);
+  families.add("hicache_checked_pages_total", "Cached pages compared before use.",
+               counts.pages_checked);
+  families.add("hicache_mismatched_pages_total", "Pages of these that were wrong.",
+               counts.mismatches);
+  families.add("hicache_engine_errors_total",
+               "Requests that could not be served, and loads and turns that failed.",
+               counts.engine_errors);
   families.histogram("hicache_step_seconds",
                      "Steps that needed a reduction, waiting for news included.", steps_);
   if (rank_ == 0) {

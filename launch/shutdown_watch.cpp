@@ -7,25 +7,16 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <stop_token>
 
 namespace hicache {
 
-shutdown_watch::~shutdown_watch() {
-  if (!waiter_.joinable())
-    return;
-  {
-    const auto lock = std::lock_guard{mutex_};
-    is_over_ = true;
-  }
-  changed_.notify_all();
-  waiter_.join();
-}
-
 void shutdown_watch::arm(std::chrono::nanoseconds time, int code) {
   HICACHE_CHECK(!waiter_.joinable());
-  waiter_ = std::thread{[this, time, code] {
+  waiter_ = std::jthread{[this, time, code](const std::stop_token& stop) {
     auto lock = std::unique_lock{mutex_};
-    if (changed_.wait_for(lock, time, [this] { return is_over_; }))
+    over_.wait_for(lock, stop, time, [] { return false; });
+    if (stop.stop_requested())
       return;
     spdlog::error("the rank does not end in time; the process ends without it");
     spdlog::default_logger()->flush();

@@ -11,20 +11,15 @@ namespace hicache {
 /// whose destructor may hang, and arm it when nothing is left to save: after reports are written.
 class shutdown_watch {
 public:
-  shutdown_watch() = default;
-
-  /// Disarms: the shutdown has finished.
-  ~shutdown_watch();
-
-  /// After `time`, flushes the logs and exits with `code`, without destructors or exit handlers.
+  /// After `time`, flushes the logs and exits with `code`, without destructors or exit handlers,
+  /// unless this object is destroyed before: the shutdown has finished.
   /// @pre not armed yet
   void arm(std::chrono::nanoseconds time, int code);
 
 private:
   std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_over_ = false;
-  std::thread waiter_;
+  std::condition_variable_any over_;
+  std::jthread waiter_;
 };
 
 } // namespace hicache

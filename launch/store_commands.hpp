@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "hicache/clock.hpp"
 #include "hicache/error.hpp"
 
@@ -14,13 +15,10 @@ namespace hicache {
 
 /// The commands `hicachectl store`: the objects of a store, or of each tier of one, as they lie
 /// there. They need no rank, and see through no codec.
-class store_commands {
+class store_commands : immovable {
 public:
   /// Adds the commands. `app` must not outlive this object.
   explicit store_commands(CLI::App& app);
-
-  store_commands(const store_commands&) = delete;
-  store_commands& operator=(const store_commands&) = delete;
 
   /// @returns the exit code, or one sentence about a bad flag or a store that cannot be used
   result<int> perform() const;
@@ -42,7 +40,6 @@ private:
   result<place> open_folder(const place& other) const;
 
   CLI::App& app_;
-  CLI::App* store_;
   CLI::App* ls_;
   CLI::App* du_;
   CLI::App* exists_;

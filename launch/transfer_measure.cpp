@@ -15,7 +15,6 @@
 #include <numeric>
 #include <random>
 #include <utility>
-#include <vector>
 
 namespace hicache {
 

@@ -1,5 +1,7 @@
 #include "hicache/ids.hpp"
 
+#include <absl/strings/escaping.h>
+
 // Keys are short, so a function call would cost more than the hash.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -10,14 +12,8 @@
 namespace hicache {
 
 std::string to_string(const page_key& key) {
-  static constexpr char digits[] = "0123456789abcdef";
-  auto text = std::string{};
-  text.reserve(2 * key.bytes.size());
-  for (const auto byte : key.bytes) {
-    text.push_back(digits[byte >> 4]);
-    text.push_back(digits[byte & 15]);
-  }
-  return text;
+  return absl::BytesToHexString(
+    {reinterpret_cast<const char*>(key.bytes.data()), key.bytes.size()});
 }
 
 std::optional<page_key> parse_page_key(std::string_view text) noexcept {

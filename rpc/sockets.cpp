@@ -1,6 +1,7 @@
 #include "rpc/sockets.hpp"
 
 #include "base/socket_address.hpp"
+#include "base/system_message.hpp"
 
 #include <kj/debug.h>
 
@@ -13,7 +14,6 @@
 #include <array>
 #include <cerrno>
 #include <memory>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -25,10 +25,6 @@ namespace {
 constexpr auto backlog = 1024;
 
 using socket_addresses = std::vector<socket_address>;
-
-std::string reason(int code) {
-  return std::generic_category().message(code);
-}
 
 /// @param flags AI_NUMERICHOST: no name resolution, so it does not block.
 socket_addresses look_up(const rpc::endpoint& where, int flags) {
@@ -52,7 +48,7 @@ kj::Promise<kj::Own<kj::AsyncIoStream>> connect_next(rpc_loop& loop, socket_addr
   const auto to = left.front();
   left.erase(left.begin());
   const auto fd = socket(to.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  KJ_REQUIRE(fd >= 0, "no socket", reason(errno).c_str());
+  KJ_REQUIRE(fd >= 0, "no socket", system_message(errno).c_str());
   constexpr auto flags = kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP
                          | kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC
                          | kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK;
@@ -92,7 +88,7 @@ result<listener> open_listener(const rpc::endpoint& where) {
   const auto& at = addresses.front();
   const auto fd = socket(at.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)
-    return refuse(reason(errno));
+    return refuse(system_message(errno));
   auto open = listener{fd, where};
   // Allow immediate reuse after a crash: peers expect the same address.
   const auto yes = 1;
@@ -100,7 +96,7 @@ result<listener> open_listener(const rpc::endpoint& where) {
   const auto is_bound
     = where.is_path() ? bind_path(fd, where.path()) : bind(fd, at.get(), at.length) == 0;
   if (!is_bound || ::listen(fd, backlog) != 0)
-    return refuse(reason(errno));
+    return refuse(system_message(errno));
   if (where.is_path())
     return open;
   auto bytes = sockaddr_storage{};

@@ -1,12 +1,12 @@
 #include "hicache/tls_files.hpp"
 
+#include "base/system_message.hpp"
 #include "base/try.hpp"
 #include "rpc/tls.hpp"
 
 #include <cerrno>
 #include <cstdio>
 #include <memory>
-#include <system_error>
 
 namespace hicache {
 
@@ -17,8 +17,8 @@ result<void> readable(const char* flag, const std::string& file) {
   if (const auto opened
       = std::unique_ptr<std::FILE, closer>{std::fopen(file.c_str(), "r"), std::fclose})
     return {};
-  return fail(ec::invalid_argument, std::string{flag} + ": cannot read '" + file
-                                      + "': " + std::generic_category().message(errno));
+  return fail(ec::invalid_argument,
+              std::string{flag} + ": cannot read '" + file + "': " + system_message(errno));
 }
 
 } // namespace

@@ -4,6 +4,7 @@
 #include "base/socket_address.hpp"
 #include "base/try.hpp"
 #include "runtime/http_listener.hpp"
+#include "runtime/network_flags.hpp"
 #include "stores/tier_list.hpp"
 
 #include <absl/strings/str_join.h>
@@ -12,10 +13,8 @@
 #include <spdlog/spdlog.h>
 
 #include <strings.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -42,11 +41,6 @@ std::string host_of(const std::string& header) {
   if (header.starts_with('['))
     return header.substr(1, header.find(']') - 1);
   return header.substr(0, header.find(':'));
-}
-
-std::string machine_name() {
-  auto name = std::array<char, 256>{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
 /// True if the header is "Bearer TOKEN". Constant time for all tokens of one length.
@@ -378,10 +372,9 @@ private:
   void put(const http_request& asked, http_response& to, const httplib::ContentReader& reader) {
     if (const auto body = receive(asked, to, reader))
       perform(to, parse_attach(*body, "hicache_storage_prefetch_policy"),
-              [this](const change_request& change) {
-                return storage_.attach(change.wanted, change.deadline).map([&] {
-                  return "L3 is now " + change.wanted.backend;
-                });
+              [this](const change_request& change) -> result<std::string> {
+                HICACHE_TRY(storage_.attach(change.wanted, change.deadline));
+                return "L3 is now " + change.wanted.backend;
               });
   }
 
@@ -411,11 +404,9 @@ private:
   /// @returns the message
   result<std::string> change_tiers(const result<std::string>& extra_config,
                                    std::chrono::nanoseconds deadline, const std::string& message) {
-    if (!extra_config)
-      return extra_config;
-    return storage_.attach({storage_.show().backend, *extra_config, {}}, deadline).map([&] {
-      return message;
-    });
+    const auto wanted = HICACHE_TRY(extra_config);
+    HICACHE_TRY(storage_.attach({storage_.show().backend, wanted, {}}, deadline));
+    return message;
   }
 
   /// @returns nothing if the request is refused

@@ -14,11 +14,10 @@
 #include "messages/page_header.hpp"
 #include "rpc/peer_identity.hpp"
 #include "rpc/tls.hpp"
+#include "runtime/network_flags.hpp"
 
 #include <caf/send.hpp>
 #include <spdlog/spdlog.h>
-
-#include <unistd.h>
 
 #include <random>
 #include <utility>
@@ -29,19 +28,6 @@ namespace {
 
 /// Timeout of one request to the index, after which the index counts as lost.
 constexpr auto index_timeout = std::chrono::seconds{5};
-
-uint64_t random_id() {
-  auto source = std::random_device{};
-  return (uint64_t{source()} << 32) | source();
-}
-
-std::string host_name() {
-  auto name = std::string(256, '\0');
-  if (gethostname(name.data(), name.size() - 1) != 0)
-    return "unknown";
-  name.resize(name.find('\0'));
-  return name;
-}
 
 /// Sends only bytes of the page that the reader names.
 range_guard guard_of(const member_info& member) {
@@ -55,6 +41,11 @@ range_guard guard_of(const member_info& member) {
 
 } // namespace
 
+uint64_t random_id() {
+  auto source = std::random_device{};
+  return (uint64_t{source()} << 32) | source();
+}
+
 page_channel_options member_network(page_transport pages, const tls_files& tls) {
   auto options = page_channel_options{pages, nullptr};
   if (tls.given())
@@ -67,7 +58,9 @@ page_channel_options member_network(page_transport pages, const tls_files& tls) 
 cluster_member::cluster_member(caf::actor_system& system, cluster_member_options options)
   : system_(system), options_(std::move(options)), figures_(std::make_shared<member_figures>()),
     network_(system, options_.tls) {
-  info_.host = options_.host.empty() ? host_name() : options_.host;
+  info_.host = options_.host.empty() ? machine_name() : options_.host;
+  if (info_.host.empty())
+    info_.host = "unknown";
 }
 
 result<std::unique_ptr<cluster_member>> cluster_member::join(caf::actor_system& system,

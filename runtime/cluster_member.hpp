@@ -5,6 +5,7 @@
 #include "backends/cluster/index_link.hpp"
 #include "backends/cluster/index_lookup.hpp"
 #include "backends/cluster/lasting_memory.hpp"
+#include "base/immovable.hpp"
 #include "base/limits.hpp"
 #include "cache/store/disk_table.hpp"
 #include "cache/store/segment_table.hpp"
@@ -65,12 +66,15 @@ struct cluster_member_options {
   const clock_source* clock = nullptr;
 };
 
+/// A random number, which tells processes apart.
+uint64_t random_id();
+
 /// How members send each other pages.
 page_channel_options member_network(page_transport pages, const tls_files& tls);
 
 /// This process in the cluster store: the exported memory, the connection to the index and the
 /// actor that owns the memory. Create and destroy on one thread.
-class cluster_member {
+class cluster_member : immovable {
 public:
   /// Allocates the memory, connects to the index (for up to options.index_connect_time) and mounts.
   /// @param system Must outlive the member.
@@ -80,10 +84,6 @@ public:
 
   /// Leaves the cluster and frees the memory. All stores from open() must be gone.
   ~cluster_member();
-
-  cluster_member(const cluster_member&) = delete;
-
-  cluster_member& operator=(const cluster_member&) = delete;
 
   /// Opens the cluster store for this process.
   /// @pre not alone
@@ -95,9 +95,7 @@ public:
   uint64_t sent_bytes() const noexcept { return server_ ? server_->sent_bytes() : 0; }
 
   /// Counters since the member joined.
-  const member_figures& figures() const noexcept { return *figures_; }
-
-  std::shared_ptr<const member_figures> shared_figures() const noexcept { return figures_; }
+  std::shared_ptr<const member_figures> figures() const noexcept { return figures_; }
 
   /// The segment: its memory, the mapping that holds it, and the actor that owns it.
   /// @pre options.segment_bytes > 0, and options.memory is null

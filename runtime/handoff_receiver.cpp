@@ -21,6 +21,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <thread>
 #include <utility>
 
@@ -103,16 +104,7 @@ public:
     : pool_(runtime.device_buffers()), heads_(config.kv_heads), rank_(runtime.rank()),
       ranks_(runtime.ranks()), fingerprint_(fingerprint_of(config.fingerprint())),
       is_remote_(config.storage.force_remote_reads), changed_(std::move(changed)),
-      client_(std::move(client)), thread_([this] { run(); }) {}
-
-  ~receiver_impl() override {
-    {
-      const auto guard = std::lock_guard{mutex_};
-      is_stopping_ = true;
-    }
-    news_.notify_all();
-    thread_.join();
-  }
+      client_(std::move(client)), thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
   void open(uint64_t handoff, uint64_t first_page, uint64_t tokens,
             std::span<const page_index> pages) override {
@@ -223,20 +215,20 @@ private:
 
   // -- the thread -------------------------------------------------------------
 
-  void run() {
+  void run(const std::stop_token& stop) {
     auto lock = std::unique_lock{mutex_};
     for (;;) {
       auto part = std::optional<handoff_arrival::part>{};
       auto number = uint64_t{0};
-      news_.wait(lock, [&] {
-        for (auto at = open_.begin(); at != open_.end() && !part && !is_stopping_; ++at) {
+      news_.wait(lock, stop, [&] {
+        for (auto at = open_.begin(); at != open_.end() && !part; ++at) {
           number = at->first;
           if (!at->second.is_closing)
             part = at->second.arrival.next(pages_per_read);
         }
-        return part || is_stopping_;
+        return part.has_value();
       });
-      if (!part)
+      if (stop.stop_requested())
         return;
       auto& which = open_.at(number);
       lock.unlock();
@@ -318,13 +310,12 @@ private:
   mutable std::mutex mutex_; // Guards what follows.
   /// By name; those whose owner is gone are dropped with the next offer.
   std::map<std::string, mapping> maps_;
-  std::condition_variable news_;
+  std::condition_variable_any news_;
   std::condition_variable quiet_;
   /// A read uses the target and the source of its handoff without the lock: neither changes until
   /// close(), which waits for the read.
   std::map<uint64_t, open_handoff> open_;
-  bool is_stopping_ = false;
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 } // namespace

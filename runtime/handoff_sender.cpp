@@ -16,7 +16,6 @@
 #include "transport/shared_memory.hpp"
 
 #include <atomic>
-#include <random>
 #include <utility>
 
 namespace hicache {
@@ -25,11 +24,6 @@ namespace {
 
 /// 64-bit words in which a rank tells the others its endpoint: two names and a number.
 constexpr auto endpoint_words = size_t{128};
-
-uint64_t random_number() {
-  auto source = std::random_device{};
-  return (uint64_t{source()} << 32) | source();
-}
 
 /// Sends only bytes of the object that the reader names, which follows its header.
 bool is_part_of_slot(const range_claim& claim, uint64_t head_offset, const range_head& head,
@@ -72,12 +66,11 @@ public:
   }
 
   result<std::string> open(const handoff_request& wanted) override {
-    const auto made
+    const auto opened
       = exports_.open(wanted.handoff, wanted.first_page, wanted.tokens, wanted.receiver_ranks);
     used_bytes_ = exports_.used_bytes();
-    if (!made)
-      return tl::unexpected{made.error()};
-    return to_line(handoff_offer{wanted.handoff, (*made)->generation, (*made)->place.offset,
+    const auto* const made = HICACHE_TRY(opened);
+    return to_line(handoff_offer{wanted.handoff, made->generation, made->place.offset,
                                  wanted.first_page, wanted.tokens, wanted.receiver_ranks,
                                  fingerprint_, senders_});
   }
@@ -125,7 +118,7 @@ public:
 private:
   const device_layers pool_;
   const uint64_t fingerprint_;
-  const uint64_t nonce_ = random_number();
+  const uint64_t nonce_ = random_id();
   shared_memory memory_;
   handoff_exports exports_;
   std::vector<handoff_endpoint> senders_;

@@ -9,29 +9,23 @@
 
 namespace hicache {
 
-void metric_families::count(const std::string& name, const std::string& help, uint64_t value,
-                            const metric_labels& labels) {
-  HICACHE_CHECK(name.ends_with("_total"));
+void metric_families::add(const std::string& name, const std::string& help, double value,
+                          const metric_labels& labels) {
+  const auto is_counter = name.ends_with("_total");
   auto metric = prometheus::ClientMetric{};
-  metric.counter.value = static_cast<double>(value);
-  add(name, help, prometheus::MetricType::Counter, std::move(metric), labels);
-}
-
-void metric_families::gauge(const std::string& name, const std::string& help, double value,
-                            const metric_labels& labels) {
-  auto metric = prometheus::ClientMetric{};
-  metric.gauge.value = value;
-  add(name, help, prometheus::MetricType::Gauge, std::move(metric), labels);
+  (is_counter ? metric.counter.value : metric.gauge.value) = value;
+  insert(name, help, is_counter ? prometheus::MetricType::Counter : prometheus::MetricType::Gauge,
+         std::move(metric), labels);
 }
 
 void metric_families::histogram(const std::string& name, const std::string& help,
                                 const prometheus::Histogram& values) {
-  add(name, help, prometheus::MetricType::Histogram, values.Collect(), {});
+  insert(name, help, prometheus::MetricType::Histogram, values.Collect(), {});
 }
 
-void metric_families::add(const std::string& name, const std::string& help,
-                          prometheus::MetricType type, prometheus::ClientMetric metric,
-                          const metric_labels& labels) {
+void metric_families::insert(const std::string& name, const std::string& help,
+                             prometheus::MetricType type, prometheus::ClientMetric metric,
+                             const metric_labels& labels) {
   HICACHE_CHECK(prometheus::CheckMetricName(name));
   metric.label = common_;
   metric.label.insert(metric.label.end(), labels.begin(), labels.end());

@@ -5,7 +5,6 @@
 #include <prometheus/metric_family.h>
 
 #include <concepts>
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,17 +19,14 @@ public:
   /// @param common Labels put in front of every metric's own.
   explicit metric_families(metric_labels common = {}) : common_(std::move(common)) {}
 
-  /// Adds a counter; its name ends in _total.
-  void count(const std::string& name, const std::string& help, uint64_t value,
-             const metric_labels& labels = {});
-
-  void gauge(const std::string& name, const std::string& help, double value,
-             const metric_labels& labels = {});
+  /// Adds a counter if its name ends in _total, else a gauge.
+  void add(const std::string& name, const std::string& help, double value,
+           const metric_labels& labels = {});
 
   /// The same for whole numbers.
-  void gauge(const std::string& name, const std::string& help, std::integral auto value,
-             const metric_labels& labels = {}) {
-    gauge(name, help, static_cast<double>(value), labels);
+  void add(const std::string& name, const std::string& help, std::integral auto value,
+           const metric_labels& labels = {}) {
+    add(name, help, static_cast<double>(value), labels);
   }
 
   void histogram(const std::string& name, const std::string& help,
@@ -39,8 +35,8 @@ public:
   std::vector<prometheus::MetricFamily> take() { return std::move(families_); }
 
 private:
-  void add(const std::string& name, const std::string& help, prometheus::MetricType type,
-           prometheus::ClientMetric metric, const metric_labels& labels);
+  void insert(const std::string& name, const std::string& help, prometheus::MetricType type,
+              prometheus::ClientMetric metric, const metric_labels& labels);
 
   const metric_labels common_;
   std::vector<prometheus::MetricFamily> families_;

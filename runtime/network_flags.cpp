@@ -1,5 +1,9 @@
 #include "runtime/network_flags.hpp"
 
+#include <unistd.h>
+
+#include <array>
+
 namespace hicache {
 
 void add_index_flag(CLI::App& app, std::string& index) {
@@ -24,6 +28,11 @@ void add_tls_flags(CLI::App& app, tls_files& tls) {
 
 bool is_loopback(const std::string& host) noexcept {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+std::string machine_name() {
+  auto name = std::array<char, 256>{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
 result<void> check_listening(const std::string& flag, const std::string& host, const tls_files& tls,

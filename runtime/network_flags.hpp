@@ -21,6 +21,9 @@ void add_tls_flags(CLI::App& app, tls_files& tls);
 /// True if `host` is a loopback name or address: localhost, ::1, 127.*.
 bool is_loopback(const std::string& host) noexcept;
 
+/// The name of this machine; empty if it tells none.
+std::string machine_name();
+
 /// Checks that an address reachable from other machines is used only with TLS or --insecure.
 /// @param flag The flag that set the host.
 /// @returns invalid_argument with one sentence that names both

@@ -62,12 +62,15 @@ result<void> node_host::serve() {
   is_bound_ = !options_.opened;
   if (is_bound_ && options_.group)
     HICACHE_TRY(open_to_group());
-  HICACHE_TRY(open_memory());
+  if (!options_.memory_file.empty())
+    file_ = HICACHE_TRY(
+      about_input("--memory-file", memory_file::open(options_.memory_file, options_.memory_bytes)));
   auto port = HICACHE_TRY(open_port());
   if (has_disk())
     disk_table_ = std::make_shared<disk_table>();
   member_ = HICACHE_TRY(cluster_member::join(system_, member_settings()));
-  offer_ = HICACHE_TRY(memory_offer::start(memory(), peer_access::write, options_.group));
+  const auto& memory = file_ ? file_->memory() : member_->memory();
+  offer_ = HICACHE_TRY(memory_offer::start(memory, peer_access::write, options_.group));
   HICACHE_TRY(start_disk());
   fetcher_ = member_->start_fetcher();
   node_ = system_.spawn(hicache::node, node_settings());
@@ -75,8 +78,12 @@ result<void> node_host::serve() {
   network_->serve_node(std::move(socket), node_, options_.group);
   spdlog::info("exports {} to processes of this machine at {}",
                format_bytes(member_->segment_memory().size()), options_.socket);
-  if (port)
-    serve_port(std::move(*port));
+  if (port) {
+    listening_ = port->where();
+    remote_network_ = std::make_unique<rpc_network>(system_, options_.tls);
+    remote_network_->serve_node(std::move(*port), node_, member_->segment_memory());
+    spdlog::info("serves clients on other machines at {}", to_string(*listening_));
+  }
   start_scan();
   return {};
 }
@@ -116,21 +123,9 @@ node_options node_host::node_settings() {
   settings.fetcher = fetcher_;
   settings.shares = options_.shares;
   settings.lease_time = options_.lease_time;
-  settings.figures = member_->shared_figures();
+  settings.figures = member_->figures();
   settings.clock = options_.clock;
   return settings;
-}
-
-result<void> node_host::open_memory() {
-  if (options_.memory_file.empty())
-    return {};
-  file_ = HICACHE_TRY(
-    about_input("--memory-file", memory_file::open(options_.memory_file, options_.memory_bytes)));
-  return {};
-}
-
-const shared_memory& node_host::memory() const {
-  return file_ ? file_->memory() : member_->memory();
 }
 
 void node_host::start_scan() {
@@ -140,7 +135,7 @@ void node_host::start_scan() {
   options.memory = member_->segment_memory();
   options.seed = file_->contents().seed;
   options.segment = member_->segment();
-  options.figures = member_->shared_figures();
+  options.figures = member_->figures();
   options.clock = options_.clock;
   scanner_ = system_.spawn<caf::detached>(hicache::page_scanner, std::move(options));
 }
@@ -200,26 +195,12 @@ result<void> node_host::start_disk() {
   return {};
 }
 
-void node_host::stop_disk() {
-  if (!disk_)
-    return;
-  if (!ask<atom::ok>(system_, disk_, caf::timespan{options_.shutdown_grace}, atom::drain_v))
-    spdlog::warn("the disk is too slow: some pages are not kept there");
-}
-
 result<std::optional<listener>> node_host::open_port() const {
   if (!options_.listen)
     return std::nullopt;
   HICACHE_TRY(check_own_role(options_.tls, "serving clients"));
   auto opened = HICACHE_TRY(about_input("--listen", rpc_network::listen(*options_.listen)));
   return opened;
-}
-
-void node_host::serve_port(listener port) {
-  listening_ = port.where();
-  remote_network_ = std::make_unique<rpc_network>(system_, options_.tls);
-  remote_network_->serve_node(std::move(port), node_, member_->segment_memory());
-  spdlog::info("serves clients on other machines at {}", to_string(*listening_));
 }
 
 result<void> node_host::open_to_group() const {
@@ -250,7 +231,10 @@ node_host::~node_host() {
   for (const auto& network : {network_.get(), remote_network_.get()})
     if (network != nullptr)
       network->stop_serving();
-  stop_disk();
+  // The disk tier writes what is queued, for up to that time.
+  if (disk_
+      && !ask<atom::ok>(system_, disk_, caf::timespan{options_.shutdown_grace}, atom::drain_v))
+    spdlog::warn("the disk is too slow: some pages are not kept there");
   end_actor(system_, disk_);
   if (disk_store_ && !disk_store_->close(limits::disk_return_time))
     spdlog::error("calls of the disk have not returned");

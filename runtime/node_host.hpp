@@ -2,6 +2,7 @@
 
 #include "backends/disk_figures.hpp"
 #include "backends/memory_file.hpp"
+#include "base/immovable.hpp"
 #include "cache/store/client_table.hpp"
 #include "hicache/storage_backend.hpp"
 #include "messages/interfaces.hpp"
@@ -62,7 +63,7 @@ struct node_host_options {
 
 /// A node of this process: memory, the cluster member that exports it, and the actor that serves
 /// clients. Create and destroy on one thread.
-class node_host {
+class node_host : immovable {
 public:
   /// @param system Must outlive the node.
   /// @returns one sentence that names the flag: no memory, no socket, no index
@@ -71,10 +72,6 @@ public:
 
   /// Disconnects the clients and leaves the cluster.
   ~node_host();
-
-  node_host(const node_host&) = delete;
-
-  node_host& operator=(const node_host&) = delete;
 
   const node_actor& actor() const noexcept { return node_; }
 
@@ -99,11 +96,6 @@ private:
   /// @pre it is a member and exports its memory
   node_options node_settings();
 
-  result<void> open_memory();
-
-  /// The mapping of the segment, for peers to map.
-  const shared_memory& memory() const;
-
   /// Starts the scan for pages that an earlier node left in the memory file.
   void start_scan();
 
@@ -121,13 +113,8 @@ private:
   /// Starts the disk tier, if there is one.
   result<void> start_disk();
 
-  /// Lets the disk tier write what is queued, for up to the shutdown grace.
-  void stop_disk();
-
   /// Opens the port for clients on other machines, if enabled.
   result<std::optional<listener>> open_port() const;
-
-  void serve_port(listener port);
 
   /// Gives the group access to the socket.
   result<void> open_to_group() const;

@@ -3,12 +3,10 @@
 #include "base/limits.hpp"
 #include "base/try.hpp"
 #include "cache/hash/page_hash.hpp"
+#include "runtime/network_flags.hpp"
 #include "transport/gather.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <limits>
 #include <memory>
@@ -57,11 +55,8 @@ result<void> agree_on_settings(rank_reducer& ranks,
 }
 
 result<uint32_t> count_ranks_on_host(rank_reducer& ranks) {
-  auto name = std::array<char, 256>{};
-  // A name that is too long is truncated, equally on every rank of the machine.
-  static_cast<void>(::gethostname(name.data(), name.size() - 1));
   // Positive, because the largest integers stand for "no value" in the reduction.
-  const auto mine = static_cast<int64_t>(fingerprint_of(name.data()) >> 2);
+  const auto mine = static_cast<int64_t>(fingerprint_of(machine_name()) >> 2);
   const auto values
     = HICACHE_TRY(reduce_now(ranks, gather_offer(ranks.rank(), ranks.size(), {&mine, 1})));
   return static_cast<uint32_t>(std::ranges::count(values, mine));

@@ -25,8 +25,8 @@ namespace {
 /// Adds a member's counters.
 void count(store_figures& to, const cluster_member& member) {
   to.sent_bytes += member.sent_bytes();
-  to.repaired_pages += member.figures().repaired;
-  to.repair_failures += member.figures().repair_failures;
+  to.repaired_pages += member.figures()->repaired;
+  to.repair_failures += member.figures()->repair_failures;
 }
 
 /// What the codecs can convert to fp8; nothing if it is fp8 already.
@@ -265,7 +265,7 @@ std::optional<store_figures> rank_store::figures(std::chrono::nanoseconds timeou
   auto figures = closed_;
   if (member_) {
     figures.exported_bytes = member_->exported_bytes();
-    figures.unrepaired_pages = member_->figures().unrepaired;
+    figures.unrepaired_pages = member_->figures()->unrepaired;
     count(figures, *member_);
   }
   if (actor_) {

@@ -2,6 +2,7 @@
 
 #include "actors/attachment.hpp"
 #include "backends/blocking_store.hpp"
+#include "base/immovable.hpp"
 #include "hicache/clock.hpp"
 #include "hicache/geometry.hpp"
 #include "hicache/storage_backend.hpp"
@@ -66,7 +67,7 @@ struct store_figures {
 
 /// L3 of one rank: opens the configured backend with its actor, and accumulates counters over all
 /// stores it has opened. Any thread.
-class rank_store {
+class rank_store : immovable {
 public:
   /// @param system All references must outlive the store, and so must L2.
   /// @param shared Memory that holds L2, if it can be exported; else null. Must outlive the store.
@@ -79,10 +80,6 @@ public:
 
   /// Closes the open store.
   ~rank_store();
-
-  rank_store(const rank_store&) = delete;
-
-  rank_store& operator=(const rank_store&) = delete;
 
   /// Opens the backend named by `wanted` with the settings of the rank. Blocks.
   /// @pre nothing is open

@@ -1,18 +1,16 @@
 #pragma once
 
+#include <endian.h>
+
 #include <array>
+#include <bit>
 #include <cstdint>
 
 namespace hicache {
 
 /// A message number as sent: 8 bytes, big endian.
 inline std::array<unsigned char, 8> number_frame(uint64_t number) noexcept {
-  auto frame = std::array<unsigned char, 8>{};
-  for (auto& byte : frame) {
-    byte = static_cast<unsigned char>(number >> 56);
-    number <<= 8;
-  }
-  return frame;
+  return std::bit_cast<std::array<unsigned char, 8>>(htobe64(number));
 }
 
 } // namespace hicache

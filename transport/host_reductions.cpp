@@ -1,6 +1,7 @@
 #include "transport/host_reductions.hpp"
 
 #include "base/check.hpp"
+#include "base/system_message.hpp"
 #include "transport/rank_limits.hpp"
 
 #include <fcntl.h>
@@ -11,7 +12,6 @@
 #include <atomic>
 #include <cerrno>
 #include <string>
-#include <system_error>
 #include <utility>
 
 namespace hicache {
@@ -33,7 +33,7 @@ constexpr size_t bytes_for(uint32_t ranks) {
 }
 
 tl::unexpected<error> system_error(const std::string& what) {
-  return fail(ec::io_failure, what + ": " + std::generic_category().message(errno));
+  return fail(ec::io_failure, what + ": " + system_message(errno));
 }
 
 } // namespace
@@ -156,8 +156,8 @@ result<void> host_reductions::reserve(uint32_t ranks) {
     code = ::posix_fallocate(fd_.get(), 0, static_cast<off_t>(bytes_for(ranks)));
   while (code == EINTR);
   if (code != 0)
-    return fail(ec::io_failure, "cannot take memory to share with other ranks: "
-                                  + std::generic_category().message(code));
+    return fail(ec::io_failure,
+                "cannot take memory to share with other ranks: " + system_message(code));
   return {};
 }
 

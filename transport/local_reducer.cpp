@@ -167,6 +167,8 @@ private:
 
 } // namespace
 
+rank_reducer::~rank_reducer() = default;
+
 std::vector<std::unique_ptr<rank_reducer>> make_local_reducers(uint32_t ranks) {
   HICACHE_CHECK(ranks > 0);
   auto group = std::make_shared<local_group>(ranks);

@@ -1,12 +1,12 @@
 #include "transport/own_listeners.hpp"
 
+#include "base/numbers.hpp"
 #include "transport/addresses.hpp"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <system_error>
 
@@ -26,9 +26,7 @@ std::vector<std::string> listening_addresses() {
   auto addresses = std::vector<std::string>{};
   auto failure = std::error_code{};
   for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd", failure}) {
-    const auto name = entry.path().filename().string();
-    auto fd = -1;
-    std::from_chars(name.data(), name.data() + name.size(), fd);
+    const auto fd = parse_number<int>(entry.path().filename().native()).value_or(-1);
     if (!has_option(fd, SO_PROTOCOL, IPPROTO_TCP) || !has_option(fd, SO_ACCEPTCONN, 1))
       continue;
     auto address = sockaddr_storage{};

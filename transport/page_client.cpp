@@ -216,14 +216,11 @@ public:
     return standing;
   }
 
-  void avoid(const std::string& address, time_point now) {
+  /// @param what Not `good`.
+  void note(server_standing what, const std::string& address, time_point now) {
     const auto guard = std::scoped_lock{mutex_};
-    avoided_.try_emplace(address, now + limits::read_avoidance);
-  }
-
-  void was_late(const std::string& address, time_point now) {
-    const auto guard = std::scoped_lock{mutex_};
-    late_.try_emplace(address, now + limits::read_avoidance);
+    auto& noted = what == server_standing::late ? late_ : avoided_;
+    noted.try_emplace(address, now + limits::read_avoidance);
   }
 
 private:
@@ -350,7 +347,7 @@ private:
       each.has_failed = true;
       plan.fail_server(number, {code, "reading from " + address + ": " + why});
       if (code == ec::peer_unreachable)
-        record_.avoid(address, now);
+        record_.note(server_standing::avoided, address, now);
       return now;
     };
     if (!each.server) {
@@ -367,7 +364,7 @@ private:
     if (!each.is_late && now - each.moved >= limits::read_hedge) {
       each.is_late = true;
       if (plan.hedge(number))
-        record_.was_late(address, now);
+        record_.note(server_standing::late, address, now);
     }
     while (each.server->is_ready()
            && each.in_flight.size() + each.server->abandoned() < limits::transfers_in_flight

@@ -14,7 +14,6 @@
 #include <vector>
 
 struct ssl_st;
-struct bio_st;
 struct ssl_ctx_st;
 
 namespace hicache {

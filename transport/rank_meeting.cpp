@@ -23,10 +23,6 @@ namespace {
 
 using meeting_clock = std::chrono::steady_clock;
 
-std::span<const std::byte> bytes_of(const std::string& text) {
-  return std::as_bytes(std::span{text.data(), text.size()});
-}
-
 std::string text_of(const rank_frame& frame) {
   return {reinterpret_cast<const char*>(frame.body.data()), frame.body.size()};
 }
@@ -100,7 +96,7 @@ private:
                      + " has not come to " + place_of(options_) + " in time";
     for (const auto& link : found_.links)
       if (link) {
-        link->send(rank_message::failed, bytes_of(why));
+        link->send(rank_message::failed, std::as_bytes(std::span{why}));
         link->finish();
       }
     return fail(ec::rank_unresponsive, why);
@@ -134,7 +130,7 @@ private:
       link.pump();
       if (const auto frame = link.next()) {
         if (const auto why = admit(i, *frame); !why.empty()) {
-          link.send(rank_message::refused, bytes_of(why));
+          link.send(rank_message::refused, std::as_bytes(std::span{why}));
           drop(i, why);
         } else {
           unknown_.erase(unknown_.begin() + static_cast<ptrdiff_t>(i));

@@ -1,6 +1,7 @@
 #include "transport/rank_sockets.hpp"
 
 #include "base/socket_address.hpp"
+#include "base/system_message.hpp"
 #include "transport/rank_limits.hpp"
 
 #include <netdb.h>
@@ -11,7 +12,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <system_error>
 #include <vector>
 
 namespace hicache {
@@ -19,10 +19,6 @@ namespace hicache {
 namespace {
 
 constexpr auto path_prefix = std::string_view{"unix:"};
-
-std::string reason(int code) {
-  return std::generic_category().message(code);
-}
 
 /// Empty if the host cannot be resolved.
 std::vector<socket_address> addresses_of(const socket_reducer_options& options, int flags) {
@@ -83,7 +79,7 @@ result<rank_listener> rank_listener::open(const socket_reducer_options& options)
     auto socket = make_socket(at);
     if (socket && bind_to(socket.get(), at, path) && ::listen(socket.get(), SOMAXCONN) == 0)
       return rank_listener{std::move(socket), path};
-    why = reason(errno);
+    why = system_message(errno);
   }
   return fail(ec::invalid_argument, "rank 0 cannot wait for the other ranks at " + place_of(options)
                                       + " (" + why + "); expected a free port of this machine");
@@ -121,7 +117,7 @@ result<unique_fd> connect_to_rank(const socket_reducer_options& options,
       tune(socket.get());
       return socket;
     }
-    why = reason(code);
+    why = system_message(code);
   }
   return fail(ec::peer_unreachable, why);
 }

@@ -1,6 +1,7 @@
 #include "transport/shared_memory.hpp"
 
 #include "base/check.hpp"
+#include "base/system_message.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
 
@@ -17,17 +18,12 @@
 #include <fstream>
 #include <limits>
 #include <optional>
-#include <system_error>
 
 namespace hicache {
 
 namespace {
 
 using namespace literals;
-
-std::string system_message(int code) {
-  return std::generic_category().message(code);
-}
 
 /// MemAvailable of /proc/meminfo; empty if unknown.
 std::optional<uint64_t> available_bytes() {

@@ -134,10 +134,10 @@ result<void> ucx_lane::start() {
 ucx_lane::~ucx_lane() {
   for (auto& each : departures_)
     each.to->close();
-  if (worker_.get() != nullptr)
+  if (worker_)
     drain();
   // Ends operations in flight before their memory goes.
-  worker_ = {};
+  worker_ = nullptr;
 }
 
 std::shared_ptr<ucx_connection> ucx_lane::connect(std::span<const std::byte> address) {
@@ -162,16 +162,10 @@ void ucx_lane::drain() noexcept {
   }
 }
 
-bool ucx_lane::settle(time_point until) noexcept {
+void ucx_lane::settle(time_point until) noexcept {
   while (!arrivals_.empty() && std::chrono::steady_clock::now() < until)
     if (!progress())
       std::this_thread::yield();
-  return arrivals_.empty();
-}
-
-void ucx_lane::settle() noexcept {
-  while (!arrivals_.empty())
-    progress();
 }
 
 // -- sending ------------------------------------------------------------------

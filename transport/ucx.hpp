@@ -13,37 +13,20 @@
 #include <list>
 #include <memory>
 #include <span>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
 /// UCX, for page transfers by RDMA. Internal to transport/: no public header includes this one.
 namespace hicache {
 
-/// Owns a C handle. Move-only.
 template <class Handle, void (*Release)(Handle)>
-class ucx_handle {
-public:
-  ucx_handle() = default;
-
-  explicit ucx_handle(Handle handle) noexcept : handle_(handle) {}
-
-  ucx_handle(ucx_handle&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-
-  ucx_handle& operator=(ucx_handle&& other) noexcept {
-    auto old = ucx_handle{std::exchange(handle_, std::exchange(other.handle_, nullptr))};
-    return *this;
-  }
-
-  ~ucx_handle() {
-    if (handle_ != nullptr)
-      Release(handle_);
-  }
-
-  Handle get() const noexcept { return handle_; }
-
-private:
-  Handle handle_ = nullptr;
+struct ucx_release {
+  void operator()(Handle handle) const noexcept { Release(handle); }
 };
+
+/// Owns a C handle.
+template <class Handle, void (*Release)(Handle)>
+using ucx_handle = std::unique_ptr<std::remove_pointer_t<Handle>, ucx_release<Handle, Release>>;
 
 /// Closes an endpoint at once, without waiting for the peer. Cancels operations in flight: their
 /// callbacks run in later calls of progress.
@@ -68,12 +51,10 @@ public:
 
   bool has_room() const noexcept override { return unsent_ < limits::transfers_in_flight; }
 
-  bool is_open() const noexcept override {
-    return failure_ == UCS_OK && endpoint_.get() != nullptr;
-  }
+  bool is_open() const noexcept override { return failure_ == UCS_OK && endpoint_ != nullptr; }
 
   /// Must be called before the last reference goes.
-  void close() noexcept { endpoint_ = {}; }
+  void close() noexcept { endpoint_ = nullptr; }
 
 private:
   friend class ucx_lane;
@@ -113,13 +94,9 @@ public:
   /// descriptor that another worker has reused since (github.com/openucx/ucx/pull/9942).
   void drain() noexcept;
 
-  /// Waits until nothing is being received into the sink, at most until `until`.
-  /// @returns whether nothing is
-  bool settle(time_point until) noexcept;
-
-  /// Like settle(time_point), without a deadline. UCX ends the receives of closed connections, also
-  /// while it destroys their lanes; neither needs the peer.
-  void settle() noexcept;
+  /// Waits until nothing is being received into the sink, at most until `until`. UCX ends the
+  /// receives of closed connections, also while it destroys their lanes; neither needs the peer.
+  void settle(time_point until = time_point::max()) noexcept;
 
   /// Makes fd() readable when events are pending.
   /// @returns false if some are pending already

@@ -32,11 +32,6 @@ std::vector<replica_list> places_of(std::span<const page_read> pages) {
   return where;
 }
 
-template <class T>
-std::vector<result<void>> all_fail(const T& pages, ec code, const char* detail = "") {
-  return std::vector<result<void>>(pages.size(), fail(code, detail));
-}
-
 } // namespace
 
 cluster_backend::cluster_backend(cluster_options options)
@@ -69,8 +64,8 @@ std::vector<result<void>> cluster_backend::get(std::span<const page_read> pages,
                                                time_point deadline) {
   const auto& clock = *options_.reader.clock;
   if (clock.now() >= deadline)
-    return all_fail(pages, ec::deadline_exceeded);
-  auto outcome = all_fail(pages, ec::not_found);
+    return std::vector<result<void>>(pages.size(), fail(ec::deadline_exceeded));
+  auto outcome = std::vector<result<void>>(pages.size(), fail(ec::not_found));
   auto open = std::vector<size_t>(pages.size());
   std::iota(open.begin(), open.end(), size_t{0});
   auto where = places_of(pages);
@@ -175,7 +170,7 @@ void cluster_backend::offer(std::span<const page_read> pages, std::span<const si
 std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages,
                                                time_point deadline) {
   if (options_.reader.clock->now() >= deadline)
-    return all_fail(pages, ec::deadline_exceeded);
+    return std::vector<result<void>>(pages.size(), fail(ec::deadline_exceeded));
   auto outcome = std::vector<result<void>>(pages.size());
   auto self = caf::scoped_actor{*options_.reader.system};
   const auto slots = reserve(self, pages);
@@ -297,7 +292,7 @@ std::vector<member_actor> cluster_backend::replica_targets(const page_key& first
 std::vector<result<void>> cluster_backend::remove(std::span<const page_key> keys,
                                                   time_point deadline) {
   if (options_.reader.clock->now() >= deadline)
-    return all_fail(keys, ec::deadline_exceeded);
+    return std::vector<result<void>>(keys.size(), fail(ec::deadline_exceeded));
   if (!options_.segment) // Only owners remove pages, and without a segment this process owns none.
     return std::vector<result<void>>(keys.size());
   const auto gone = ask<atom::ok>(

@@ -17,10 +17,6 @@ using nlohmann::json;
 /// Maximum length of a refusal's text.
 constexpr auto refusal_bytes = size_t{200};
 
-std::string base64(const std::string& bytes) {
-  return absl::Base64Escape(bytes);
-}
-
 /// etcd's JSON encodes 64-bit integers as strings.
 std::string number_of(const json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
@@ -40,8 +36,8 @@ auto parse(const std::string& body, Read read) -> result<decltype(read(json{}))>
 
 request list_request(const std::string& prefix) {
   // The range ends at the byte after the slash.
-  return {"/v3/kv/range", json{{"key", base64(prefix + "/")},
-                               {"range_end", base64(prefix + "0")},
+  return {"/v3/kv/range", json{{"key", absl::Base64Escape(prefix + "/")},
+                               {"range_end", absl::Base64Escape(prefix + "0")},
                                {"limit", std::to_string(source_addresses)},
                                {"serializable", true}}
                             .dump()};
@@ -61,10 +57,10 @@ request revoke_request(const std::string& lease) {
 
 request put_request(const std::string& prefix, const std::string& address,
                     const std::string& lease) {
-  return {
-    "/v3/kv/put",
-    json{{"key", base64(prefix + "/" + address)}, {"value", base64(address)}, {"lease", lease}}
-      .dump()};
+  return {"/v3/kv/put", json{{"key", absl::Base64Escape(prefix + "/" + address)},
+                             {"value", absl::Base64Escape(address)},
+                             {"lease", lease}}
+                          .dump()};
 }
 
 result<std::vector<std::string>> read_list(const std::string& body) {

@@ -1,11 +1,11 @@
 #include "backends/cluster/index_link.hpp"
 
 #include "backends/cluster/index_addresses.hpp"
+#include "backends/end_actor.hpp"
 #include "base/check.hpp"
 
 #include <caf/actor_cast.hpp>
 #include <caf/event_based_actor.hpp>
-#include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
 #include <spdlog/spdlog.h>
@@ -341,9 +341,7 @@ index_link::index_link(caf::actor_system& system, const connector_actor& connect
 }
 
 index_link::~index_link() {
-  auto self = caf::scoped_actor{system_};
-  self->send_exit(link_, caf::exit_reason::user_shutdown);
-  self->wait_for(link_);
+  end_actor(system_, link_);
 }
 
 result<void> index_link::connect(std::chrono::nanoseconds patience) {

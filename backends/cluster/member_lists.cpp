@@ -9,15 +9,6 @@
 
 namespace hicache {
 
-namespace {
-
-template <class T>
-void append(std::vector<T>& to, std::vector<T>& from) {
-  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
-}
-
-} // namespace
-
 result<std::vector<member_info>> list_members(caf::actor_system& system, const index_actor& shard,
                                               const clock_source& clock, time_point deadline) {
   auto all = std::vector<member_info>{};
@@ -26,7 +17,7 @@ result<std::vector<member_info>> list_members(caf::actor_system& system, const i
     auto some
       = HICACHE_TRY(ask<member_list>(system, shard, time_left(clock, deadline), atom::members_v,
                                      member_query{{}, from, limits::members_listed}));
-    append(all, some.members);
+    std::ranges::move(some.members, std::back_inserter(all));
     if (!some.has_more || all.empty())
       return all;
     from = all.back().member + 1;
@@ -43,7 +34,7 @@ result<std::vector<member_info>> list_members(caf::actor_system& system, const i
     auto some
       = HICACHE_TRY(ask<member_list>(system, shard, time_left(clock, deadline), atom::members_v,
                                      member_query{{part.begin(), part.end()}}));
-    append(all, some.members);
+    std::ranges::move(some.members, std::back_inserter(all));
   }
   return all;
 }
@@ -57,7 +48,7 @@ result<index_status> ask_status(caf::actor_system& system, const index_actor& sh
   auto all = HICACHE_TRY(part(0));
   for (auto has_more = all.has_more; has_more && !all.members.empty();) {
     auto some = HICACHE_TRY(part(all.members.back().info.member + 1));
-    append(all.members, some.members);
+    std::ranges::move(some.members, std::back_inserter(all.members));
     has_more = some.has_more;
   }
   return all;

@@ -2,6 +2,7 @@
 
 #include "backends/ask.hpp"
 #include "backends/cluster/member_lists.hpp"
+#include "backends/object_parts.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/mix.hpp"
@@ -29,13 +30,6 @@ namespace {
 
 static_assert(sizeof(range_head) == page_header_bytes);
 
-uint64_t length_of(const page_search& what) {
-  auto total = uint64_t{0};
-  for (const auto& part : what.parts)
-    total += part.size();
-  return total;
-}
-
 } // namespace
 
 page_reader::page_reader(page_reader_options options)
@@ -62,7 +56,7 @@ std::vector<result<page_source>> page_reader::read(std::span<const page_search> 
       if (read[k])
         fruitful.insert(open[k].left.front().member);
     }
-    auto left = std::vector<open_recall>{};
+    auto left = std::vector<open_page>{};
     for (auto k = size_t{0}; k < open.size(); ++k) {
       auto& [position, untried] = open[k];
       if (read[k] || read[k].error().code == ec::limit_reached)
@@ -98,7 +92,7 @@ std::vector<result<page_source>> page_reader::read_memory(std::span<const page_s
   for (const auto& of_worker : doubts)
     for (const auto& [member, keys] : of_worker)
       doubtful[member].insert(doubtful[member].end(), keys.begin(), keys.end());
-  auto open = std::vector<open_search>{};
+  auto open = std::vector<open_page>{};
   for (auto i = size_t{0}; i < wanted.size(); ++i)
     if (!left[i].empty())
       open.push_back({i, std::move(left[i])});
@@ -108,10 +102,10 @@ std::vector<result<page_source>> page_reader::read_memory(std::span<const page_s
   return outcome;
 }
 
-std::vector<page_reader::open_recall>
+std::vector<page_reader::open_page>
 page_reader::on_disk_only(std::span<const page_search> wanted,
                           std::span<const result<page_source>> outcome) const {
-  auto open = std::vector<open_recall>{};
+  auto open = std::vector<open_page>{};
   for (auto i = size_t{0}; i < wanted.size(); ++i) {
     // Pages in demand will soon have further replicas in memory.
     if (outcome[i] || outcome[i].error().code == ec::limit_reached)
@@ -130,7 +124,7 @@ page_reader::on_disk_only(std::span<const page_search> wanted,
 }
 
 std::vector<replica_list> page_reader::recall(std::span<const page_search> wanted,
-                                              std::span<const open_recall> open,
+                                              std::span<const open_page> open,
                                               time_point deadline) {
   auto places = std::vector<replica_list>(open.size());
   // Pages of one namespace are asked for at a time; usually all are.
@@ -334,7 +328,7 @@ uint64_t page_reader::bytes_near(const route_map& routes, std::span<const page_s
   };
   for (const auto& what : wanted)
     if (std::ranges::any_of(what.replicas, is_near))
-      bytes += length_of(what);
+      bytes += length_of(what.parts);
   return bytes;
 }
 
@@ -371,7 +365,7 @@ result<page_header> page_reader::verify_header(std::span<const std::byte> bytes,
     return fail(ec::not_found, "its slot was reused");
   if (header->fingerprint != what.fingerprint)
     return fail(ec::corrupt_page, "another namespace");
-  if (header->length != length_of(what))
+  if (header->length != length_of(what.parts))
     return fail(ec::invalid_argument, "the page has another length");
   return header;
 }
@@ -379,7 +373,7 @@ result<page_header> page_reader::verify_header(std::span<const std::byte> bytes,
 result<uint64_t> page_reader::read_copy(const known_member& owner, const page_search& what,
                                         const replica& from) {
   const auto object = object_offset(owner.info, from.offset);
-  const auto length = length_of(what);
+  const auto length = length_of(what.parts);
   const auto has = [&owner](uint64_t offset, uint64_t bytes) {
     return offset <= owner.memory.size() && owner.memory.size() - offset >= bytes;
   };
@@ -409,9 +403,9 @@ result<page_client*> page_reader::client() {
   return client_.get();
 }
 
-std::vector<page_reader::open_search>
+std::vector<page_reader::open_page>
 page_reader::read_remote(const route_map& routes, std::span<const page_search> wanted,
-                         std::vector<open_search> open, time_point deadline,
+                         std::vector<open_page> open, time_point deadline,
                          std::vector<result<page_source>>& outcome, member_pages& doubtful) {
   const auto reader = client();
   if (!reader) {
@@ -451,7 +445,7 @@ page_reader::read_remote(const route_map& routes, std::span<const page_search> w
   }
   if (!torn.empty())
     explain(**reader, reads, answers, deadline, torn);
-  auto again = std::vector<open_search>{};
+  auto again = std::vector<open_page>{};
   for (auto k = size_t{0}; k < open.size(); ++k) {
     auto& [position, left] = open[k];
     const auto& what = wanted[position];

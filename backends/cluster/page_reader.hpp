@@ -139,27 +139,21 @@ private:
   std::vector<result<page_source>> read_memory(std::span<const page_search> wanted,
                                                time_point deadline);
 
-  /// A page to be recalled, and its untried replicas on disk.
-  struct open_recall {
+  /// A page not read yet, and its untried replicas.
+  struct open_page {
     size_t position = 0;
     std::vector<replica> left;
   };
 
   /// The pages that are not read and have replicas on disk.
-  std::vector<open_recall> on_disk_only(std::span<const page_search> wanted,
-                                        std::span<const result<page_source>> outcome) const;
+  std::vector<open_page> on_disk_only(std::span<const page_search> wanted,
+                                      std::span<const result<page_source>> outcome) const;
 
   /// Has members bring pages into their memory, each page by the member of its first untried
   /// replica, and at most limits::storage_batch_pages by each member.
   /// @returns their places in memory, by page; none for a page that is not there
   std::vector<replica_list> recall(std::span<const page_search> wanted,
-                                   std::span<const open_recall> open, time_point deadline);
-
-  /// A page not read yet, and its untried replicas.
-  struct open_search {
-    size_t position = 0;
-    std::vector<replica> left;
-  };
+                                   std::span<const open_page> open, time_point deadline);
 
   /// Bytes of the pages with a replica in memory that this process can address.
   static uint64_t bytes_near(const route_map& routes, std::span<const page_search> wanted);
@@ -176,10 +170,10 @@ private:
 
   /// Reads pages over the network, each from one of its untried replicas.
   /// @returns the pages that did not verify and may still be elsewhere
-  std::vector<open_search> read_remote(const route_map& routes, std::span<const page_search> wanted,
-                                       std::vector<open_search> open, time_point deadline,
-                                       std::vector<result<page_source>>& outcome,
-                                       member_pages& doubtful);
+  std::vector<open_page> read_remote(const route_map& routes, std::span<const page_search> wanted,
+                                     std::vector<open_page> open, time_point deadline,
+                                     std::vector<result<page_source>>& outcome,
+                                     member_pages& doubtful);
 
   /// Determines whether pages whose bytes do not verify are damaged or were overwritten during the
   /// read, in which case the head has changed.

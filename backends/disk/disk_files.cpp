@@ -2,6 +2,7 @@
 
 #include "backends/disk/disk_folder.hpp"
 #include "base/check.hpp"
+#include "base/try.hpp"
 #include "base/unique_mapping.hpp"
 #include "messages/disk_record.hpp"
 
@@ -195,10 +196,8 @@ private:
 
 result<std::unique_ptr<disk_device>> open_disk_files(const std::string& folder,
                                                      uint64_t segment_bytes, bool may_use_uring) {
-  return disk_folder::open(folder, segment_bytes)
-    .map([&](std::unique_ptr<disk_folder> opened) -> std::unique_ptr<disk_device> {
-      return std::make_unique<disk_files>(std::move(opened), may_use_uring);
-    });
+  auto opened = HICACHE_TRY(disk_folder::open(folder, segment_bytes));
+  return std::make_unique<disk_files>(std::move(opened), may_use_uring);
 }
 
 } // namespace hicache

@@ -2,6 +2,7 @@
 
 #include "backends/page_folder.hpp"
 #include "base/check.hpp"
+#include "base/numbers.hpp"
 #include "base/try.hpp"
 #include "messages/disk_record.hpp"
 
@@ -12,7 +13,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <filesystem>
 #include <mutex>
 #include <optional>
@@ -40,10 +40,7 @@ std::optional<uint32_t> segment_of(std::string_view name) {
   if (!name.starts_with(prefix) || !name.ends_with(suffix))
     return std::nullopt;
   const auto digits = name.substr(prefix.size(), name.size() - prefix.size() - suffix.size());
-  auto segment = uint32_t{};
-  const auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), segment);
-  return failed == std::errc{} && end == digits.data() + digits.size() ? std::optional{segment}
-                                                                       : std::nullopt;
+  return parse_number<uint32_t>(digits);
 }
 
 } // namespace

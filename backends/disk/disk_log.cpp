@@ -67,7 +67,7 @@ void disk_log::end_recovery(uint64_t durable) {
 // -- objects ------------------------------------------------------------------
 
 std::optional<disk_log::place> disk_log::find(const page_key& key) const {
-  const auto& part = places_[part_of(key)];
+  const auto& part = places_[folder_table::part_of(key)];
   const auto found = part.find(key);
   return found == part.end() ? std::nullopt : std::optional{found->second};
 }
@@ -101,7 +101,7 @@ std::optional<disk_record::removal> disk_log::remove(const page_key& key) {
 }
 
 void disk_log::set_place(const page_key& key, const place& where) {
-  const auto [at, is_new] = places_[part_of(key)].try_emplace(key, where);
+  const auto [at, is_new] = places_[folder_table::part_of(key)].try_emplace(key, where);
   if (!is_new) {
     segments_[at->second.segment].live -= disk_blocks_for(at->second.length);
     at->second = where;
@@ -110,7 +110,7 @@ void disk_log::set_place(const page_key& key, const place& where) {
 }
 
 std::optional<disk_record::removal> disk_log::drop_place(const page_key& key) {
-  auto& part = places_[part_of(key)];
+  auto& part = places_[folder_table::part_of(key)];
   const auto found = part.find(key);
   if (found == part.end())
     return std::nullopt;

@@ -207,14 +207,7 @@ private:
     bool has_removals = false;
   };
 
-  /// Growing a hash table moves all entries; with many parts each takes some milliseconds.
-  static constexpr auto parts = size_t{256};
-
   using place_map = absl::flat_hash_map<page_key, place, std::hash<page_key>>;
-
-  static size_t part_of(const page_key& key) noexcept {
-    return std::hash<page_key>{}(key) / (SIZE_MAX / parts + 1);
-  }
 
   static uint64_t live_bytes_of(uint64_t segment_bytes, uint32_t segments);
 
@@ -227,7 +220,8 @@ private:
   uint32_t segments_max_;
   uint64_t live_bytes_;
   bounded_objects objects_;
-  std::array<place_map, parts> places_;
+  /// In parts, as those of folder_table.
+  std::array<place_map, folder_table::parts> places_;
   std::vector<segment_info> segments_;
   /// Of segments with records.
   absl::flat_hash_set<uint64_t> generations_;

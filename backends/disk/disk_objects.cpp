@@ -3,6 +3,7 @@
 #include "backends/disk/disk_transfers.hpp"
 #include "backends/object_parts.hpp"
 #include "base/page_checksum.hpp"
+#include "base/system_message.hpp"
 
 #include <cstring>
 
@@ -26,7 +27,7 @@ public:
     if (done_ < object.where.length)
       return;
     if (error_ != 0)
-      object.outcome = fail(ec::io_failure, std::generic_category().message(error_));
+      object.outcome = fail(ec::io_failure, system_message(error_));
     else if (sum_.value() != object.where.checksum)
       object.outcome = fail(ec::corrupt_page, "the checksum of the object does not match");
     else

@@ -2,6 +2,7 @@
 
 #include "backends/disk/disk_device.hpp"
 #include "backends/disk/disk_log.hpp"
+#include "base/system_message.hpp"
 #include "hicache/error.hpp"
 #include "hicache/ids.hpp"
 #include "messages/disk_record.hpp"
@@ -11,7 +12,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <system_error>
 #include <vector>
 
 namespace hicache {
@@ -60,7 +60,7 @@ inline bool is_among(std::span<const written_object> objects, const page_key& ke
 /// @param where The store, for the sentence.
 inline tl::unexpected<error> write_failure(const std::string& where, int error_number) {
   return fail(error_number == ENOSPC ? ec::store_full : ec::io_failure,
-              "cannot write to " + where + ": " + std::generic_category().message(error_number));
+              "cannot write to " + where + ": " + system_message(error_number));
 }
 
 } // namespace hicache

@@ -170,10 +170,8 @@ result<std::vector<disk_record::removal>> recover_log(disk_log& log, disk_device
     for (const auto& removal : each.record.removals)
       gone.emplace(removal.generation, removal.offset);
   }
-  auto torn = find_torn(device, records, durable, gone);
-  if (!torn)
-    return torn;
-  for (const auto& removal : *torn)
+  auto torn = HICACHE_TRY(find_torn(device, records, durable, gone));
+  for (const auto& removal : torn)
     gone.emplace(removal.generation, removal.offset);
   for (const auto& each : records)
     log.recover(each.segment, each.offset, each.record, gone);

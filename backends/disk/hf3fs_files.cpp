@@ -3,6 +3,8 @@
 #include "backends/disk/disk_folder.hpp"
 #include "backends/disk/hf3fs_library.hpp"
 #include "base/check.hpp"
+#include "base/immovable.hpp"
+#include "base/system_message.hpp"
 #include "base/try.hpp"
 #include "base/unique_fd.hpp"
 #include "messages/disk_record.hpp"
@@ -14,7 +16,6 @@
 #include <climits>
 #include <cstddef>
 #include <deque>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -31,12 +32,8 @@ constexpr auto ring_entries = 2 * static_cast<int>(transfers_max);
 /// Has memory and rings placed anywhere.
 constexpr auto any_numa_node = -1;
 
-std::string message_of(int number) {
-  return std::generic_category().message(number);
-}
-
 /// What is shared with the daemon.
-class hf3fs_channel final : public folder_channel {
+class hf3fs_channel final : public folder_channel, immovable {
 public:
   static result<std::unique_ptr<disk_channel>> open(const hf3fs_library& library,
                                                     const std::string& mount_point,
@@ -45,12 +42,9 @@ public:
     if (const auto failed = channel->create(mount_point, bytes); failed != 0)
       return fail(ec::io_failure,
                   "3FS at " + mount_point
-                    + " gives no memory and rings for transfers: " + message_of(-failed));
+                    + " gives no memory and rings for transfers: " + system_message(-failed));
     return channel;
   }
-
-  hf3fs_channel(const hf3fs_channel&) = delete;
-  hf3fs_channel& operator=(const hf3fs_channel&) = delete;
 
   ~hf3fs_channel() override {
     for (auto* const each : {&reads_, &writes_})
@@ -207,7 +201,7 @@ private:
     const auto failed = library_.reg_fd(folder_->file(segment), 0);
     if (failed > 0)
       return fail(ec::io_failure,
-                  "3FS at " + mount_point_ + " does not take a file: " + message_of(failed));
+                  "3FS at " + mount_point_ + " does not take a file: " + system_message(failed));
     registered_.push_back(segment);
     return {};
   }

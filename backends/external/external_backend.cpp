@@ -4,6 +4,7 @@
 #include "backends/external/store_process.hpp"
 #include "backends/headed_object.hpp"
 #include "backends/written_objects.hpp"
+#include "base/spare_pool.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
 
@@ -88,13 +89,13 @@ public:
 
 private:
   struct listening_process {
-    unix_address address;
+    socket_address address;
     bool is_new = false;
   };
 
   result<listening_process> process_to_ask() {
     if (!options_.socket.empty())
-      return unix_address_of(options_.socket).map([](const unix_address& address) {
+      return unix_address_of(options_.socket).map([](const socket_address& address) {
         return listening_process{address};
       });
     const auto lock = std::scoped_lock{mutex_};
@@ -128,7 +129,7 @@ public:
                    std::unique_ptr<store_link> first, const clock_source& clock)
     : options_(std::move(options)), connector_(std::move(connector)), clock_(clock),
       welcome_(first->welcome()), own_(options_.max_bytes) {
-    idle_.push_back(std::move(first));
+    idle_.give_back(std::move(first));
   }
 
   std::string name() const override { return options_.name; }
@@ -247,34 +248,19 @@ private:
   /// be broken, which is how the end of the process shows, calls once more with a new one.
   template <class Call>
   result<store_answer> with_link(time_point deadline, Call call) {
-    auto link = take_link();
+    auto link = idle_.take();
     const auto was_idle = link != nullptr;
     if (!link) {
       link = HICACHE_TRY(connector_->connect(time_until(deadline)));
     }
     auto answer = call(*link, time_until(deadline));
     if (!link->is_broken()) {
-      const auto lock = std::scoped_lock{mutex_};
-      idle_.push_back(std::move(link));
+      idle_.give_back(std::move(link));
     } else if (was_idle && answer.error().code == ec::peer_unreachable) {
-      drop_links();
+      idle_.clear();
       return with_link(deadline, call);
     }
     return answer;
-  }
-
-  void drop_links() {
-    const auto lock = std::scoped_lock{mutex_};
-    idle_.clear();
-  }
-
-  std::unique_ptr<store_link> take_link() {
-    const auto lock = std::scoped_lock{mutex_};
-    if (idle_.empty())
-      return nullptr;
-    auto link = std::move(idle_.back());
-    idle_.pop_back();
-    return link;
   }
 
   /// Never 0, so that a call that has begun is sent.
@@ -424,8 +410,7 @@ private:
   const clock_source& clock_;
   const store_welcome welcome_;
   written_objects own_;
-  std::mutex mutex_; // Guards what follows.
-  std::vector<std::unique_ptr<store_link>> idle_;
+  spare_pool<store_link> idle_;
 };
 
 } // namespace

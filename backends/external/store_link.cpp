@@ -1,18 +1,18 @@
 #include "backends/external/store_link.hpp"
 
 #include "base/check.hpp"
+#include "base/rest_of.hpp"
+#include "base/system_message.hpp"
 #include "base/try.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 namespace hicache {
@@ -37,15 +37,14 @@ result<std::unique_ptr<store_link>> store_link::open(unique_fd socket, uint64_t 
   auto link = std::unique_ptr<store_link>{new store_link{std::move(socket), std::move(window)}};
   const auto hello = store_hello{store_protocol_version, window_bytes, options};
   const auto reply
-    = link->send(wire::codec<store_hello>::encode(hello), link->window_.fd(), deadline)
-        .and_then([&] { return link->receive(deadline); })
-        .and_then(
-          [](const wire::frame& message) { return wire::codec<store_welcome>::decode(message); });
-  if (!reply)
-    return tl::unexpected{reply.error()};
-  if (!reply->error.empty())
-    return fail(ec::invalid_argument, reply->error);
-  link->welcome_ = *reply;
+    = HICACHE_TRY(link->send(wire::codec<store_hello>::encode(hello), link->window_.fd(), deadline)
+                    .and_then([&] { return link->receive(deadline); })
+                    .and_then([](const wire::frame& message) {
+                      return wire::codec<store_welcome>::decode(message);
+                    }));
+  if (!reply.error.empty())
+    return fail(ec::invalid_argument, reply.error);
+  link->welcome_ = reply;
   return link;
 }
 
@@ -83,7 +82,7 @@ result<size_t> store_link::transfer_some(short event, steady::time_point deadlin
     if (count == 0)
       return fail(ec::peer_unreachable, "the store's process hung up");
     if (errno != EAGAIN && errno != EINTR)
-      return fail(ec::peer_unreachable, std::generic_category().message(errno));
+      return fail(ec::peer_unreachable, system_message(errno));
     const auto left = std::chrono::ceil<milliseconds>(deadline - steady::now()).count();
     auto waiting = pollfd{socket_.get(), event, 0};
     if (left <= 0 || ::poll(&waiting, 1, static_cast<int>(left)) == 0)
@@ -97,8 +96,6 @@ result<void> store_link::send(const wire::frame& message, int memory, steady::ti
   auto parts = std::array{part_at(std::as_bytes(std::span{&length, 1})), part_at(body)};
   alignas(cmsghdr) auto control = std::array<char, CMSG_SPACE(sizeof(int))>{};
   auto header = msghdr{};
-  header.msg_iov = parts.data();
-  header.msg_iovlen = parts.size();
   if (memory >= 0) {
     header.msg_control = control.data();
     header.msg_controllen = control.size();
@@ -108,17 +105,13 @@ result<void> store_link::send(const wire::frame& message, int memory, steady::ti
     rights->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(rights), &memory, sizeof(int));
   }
-  for (auto left = sizeof(length) + body.size(); left > 0;) {
+  for (auto left = rest_of(parts, 0); !left.empty();) {
+    header.msg_iov = left.data();
+    header.msg_iovlen = left.size();
     const auto sent = HICACHE_TRY(transfer_some(
       POLLOUT, deadline, [&] { return ::sendmsg(socket_.get(), &header, MSG_NOSIGNAL); }));
-    left -= sent;
     header.msg_controllen = 0; // It went with the first byte.
-    for (auto skipped = sent; auto& part : parts) {
-      const auto count = std::min(skipped, part.iov_len);
-      part.iov_base = static_cast<std::byte*>(part.iov_base) + count;
-      part.iov_len -= count;
-      skipped -= count;
-    }
+    left = rest_of(left, sent);
   }
   return {};
 }

@@ -1,16 +1,15 @@
 #include "backends/external/store_process.hpp"
 
 #include "base/socket_peer.hpp"
+#include "base/system_message.hpp"
 #include "base/try.hpp"
 
 #include <fcntl.h>
+#include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstddef>
-#include <system_error>
 #include <utility>
 
 namespace hicache {
@@ -26,47 +25,34 @@ constexpr auto end_time = std::chrono::seconds{5};
 /// Connections that wait to be accepted.
 constexpr auto backlog = 128;
 
-std::string message_of(int number) {
-  return std::generic_category().message(number);
-}
-
-const sockaddr* as_sockaddr(const unix_address& address) {
-  return reinterpret_cast<const sockaddr*>(&address.name);
-}
-
 /// Listens at a name that the kernel chooses, which is in no file system and ends with the socket.
-result<std::pair<unique_fd, unix_address>> listen_somewhere() {
+result<std::pair<unique_fd, socket_address>> listen_somewhere() {
   auto socket = unique_fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  auto address = unix_address{};
-  address.name.sun_family = AF_UNIX;
-  address.length = sizeof(sa_family_t);
-  auto length = socklen_t{sizeof(address.name)};
-  if (::bind(socket.get(), as_sockaddr(address), address.length) != 0
+  auto address = socket_address{};
+  address.bytes.ss_family = AF_UNIX;
+  address.length = sizeof(address.bytes);
+  if (::bind(socket.get(), address.get(), sizeof(sa_family_t)) != 0
       || ::listen(socket.get(), backlog) != 0
-      || ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address.name), &length) != 0)
-    return fail(ec::io_failure, "no socket for a store's process: " + message_of(errno));
-  address.length = length;
+      || ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address.bytes), &address.length)
+           != 0)
+    return fail(ec::io_failure, "no socket for a store's process: " + system_message(errno));
   return std::pair{std::move(socket), address};
 }
 
 } // namespace
 
-result<unix_address> unix_address_of(const std::string& path) {
-  auto address = unix_address{};
-  if (path.size() >= sizeof(address.name.sun_path))
+result<socket_address> unix_address_of(const std::string& path) {
+  constexpr auto most = sizeof(sockaddr_un::sun_path) - 1;
+  if (path.size() > most)
     return fail(ec::invalid_argument, "'" + path + "' is too long for a socket; expected at most "
-                                        + std::to_string(sizeof(address.name.sun_path) - 1)
-                                        + " bytes");
-  address.name.sun_family = AF_UNIX;
-  std::ranges::copy(path, address.name.sun_path);
-  address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
-  return address;
+                                        + std::to_string(most) + " bytes");
+  return path_address(path);
 }
 
-result<unique_fd> connect_to(const unix_address& address) {
+result<unique_fd> connect_to(const socket_address& address) {
   auto socket = unique_fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
-  if (!socket || ::connect(socket.get(), as_sockaddr(address), address.length) != 0)
-    return fail(ec::peer_unreachable, message_of(errno));
+  if (!socket || ::connect(socket.get(), address.get(), address.length) != 0)
+    return fail(ec::peer_unreachable, system_message(errno));
   const auto peer = socket_peer_of(socket.get());
   if (!peer || (peer->user != ::geteuid() && peer->user != 0))
     return fail(ec::peer_unreachable, "another user listens there");
@@ -78,7 +64,7 @@ result<store_process> store_process::start(const std::string& command) {
   auto& [listener, address] = listening;
   auto ends = std::array{-1, -1};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0)
-    return fail(ec::io_failure, "no pipe for a store's process: " + message_of(errno));
+    return fail(ec::io_failure, "no pipe for a store's process: " + system_message(errno));
   const auto reader = unique_fd{ends[0]};
   auto writer = unique_fd{ends[1]};
   auto shell

@@ -1,11 +1,9 @@
 #pragma once
 
 #include "base/shell_process.hpp"
+#include "base/socket_address.hpp"
 #include "base/unique_fd.hpp"
 #include "hicache/error.hpp"
-
-#include <sys/socket.h>
-#include <sys/un.h>
 
 #include <chrono>
 #include <optional>
@@ -13,19 +11,13 @@
 
 namespace hicache {
 
-/// Where a Unix socket is.
-struct unix_address {
-  sockaddr_un name{};
-  socklen_t length = 0;
-};
-
 /// @returns invalid_argument if a socket cannot have such a path
-result<unix_address> unix_address_of(const std::string& path);
+result<socket_address> unix_address_of(const std::string& path);
 
 /// Connects to a socket of type SOCK_STREAM; the result does not block. Its owner must be this
 /// process's user, or root.
 /// @returns peer_unreachable
-result<unique_fd> connect_to(const unix_address& address);
+result<unique_fd> connect_to(const socket_address& address);
 
 /// A store's process that this one has started (docs/backends.md, "external"). It finds the
 /// listening socket as descriptor 3. Its standard input ends when this object is destroyed, or with
@@ -42,19 +34,19 @@ public:
   ~store_process();
 
   /// Where it listens; connections wait until it accepts them.
-  const unix_address& address() const noexcept { return address_; }
+  const socket_address& address() const noexcept { return address_; }
 
   /// How it ended, for a sentence; nothing if it does not within this time.
   std::optional<std::string> end(std::chrono::milliseconds time);
 
 private:
-  store_process(shell_process shell, unique_fd input, const unix_address& address)
+  store_process(shell_process shell, unique_fd input, const socket_address& address)
     : shell_(std::move(shell)), input_(std::move(input)), address_(address) {}
 
   shell_process shell_;
   /// Writing end of its standard input.
   unique_fd input_;
-  unix_address address_;
+  socket_address address_;
 };
 
 } // namespace hicache

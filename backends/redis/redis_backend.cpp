@@ -3,6 +3,7 @@
 #include "backends/redis/object_reader.hpp"
 #include "backends/redis/redis_object.hpp"
 #include "backends/written_objects.hpp"
+#include "base/keys_of.hpp"
 #include "base/page_checksum.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
@@ -156,11 +157,11 @@ private:
   }
 
   redis_request unlink(const page_key& key, uint32_t chunks) const {
-    const auto names = redis_names(options_.key_prefix, key, chunks);
-    auto words = std::vector<std::string_view>{"UNLINK"};
-    words.insert(words.end(), names.begin(), names.end());
+    auto words = std::vector<std::string>{"UNLINK"};
+    for (auto chunk = uint32_t{0}; chunk < chunks; ++chunk)
+      words.push_back(redis_name(options_.key_prefix, key, chunk));
     auto request = request_for(key);
-    request.commands.add(words);
+    request.commands.add(std::vector<std::string_view>{words.begin(), words.end()});
     return request;
   }
 
@@ -228,9 +229,7 @@ private:
 
   void write(std::span<const page_write> pages, std::vector<result<void>>& answers,
              time_point deadline) {
-    auto keys = std::vector<page_key>{};
-    for (const auto& page : pages)
-      keys.push_back(page.key);
+    const auto keys = keys_of(pages);
     // TOUCH, so that the server's own eviction sees a use.
     const auto known = ask_each("TOUCH", keys, deadline);
     auto requests = std::vector<redis_request>{};

@@ -31,10 +31,6 @@ constexpr auto moving_pause = std::chrono::milliseconds{5};
 
 constexpr auto no_master = UINT16_MAX;
 
-time_point machine_time() {
-  return monotonic_clock{}.now();
-}
-
 /// The earlier of a moment and a time from now.
 time_point at_most(time_point until, duration from_now) {
   return std::min(until, machine_time() + from_now);
@@ -120,8 +116,7 @@ struct redis_client::lane {
     while (is_open() && machine_time() < until) {
       const auto sent = HICACHE_TRY(send(requests, asking));
       const auto received = HICACHE_TRY(link->receive());
-      if (auto taken = take(requests); !taken)
-        return taken;
+      HICACHE_TRY(take(requests));
       if (!sent && !received)
         return {};
       last_progress = machine_time();
@@ -230,8 +225,7 @@ result<void> redis_client::ping(time_point deadline) {
   commands.add({"PING"});
   const auto until = machine_deadline(deadline);
   if (servers_.is_cluster)
-    if (auto known = read_slots(until); !known)
-      return known;
+    HICACHE_TRY(read_slots(until));
   for (const auto& where : nodes())
     HICACHE_TRY(ask_node(where, commands, deadline));
   return {};

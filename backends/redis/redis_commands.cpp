@@ -1,5 +1,7 @@
 #include "backends/redis/redis_commands.hpp"
 
+#include "backends/object_parts.hpp"
+
 namespace hicache {
 
 void redis_commands::add_text(std::string_view text) {
@@ -26,9 +28,7 @@ void redis_commands::add_set(std::string_view name, std::span<const std::byte> h
                              std::span<const std::span<const std::byte>> payload,
                              std::chrono::milliseconds ttl) {
   const auto has_ttl = ttl.count() > 0;
-  auto size = head.size();
-  for (const auto& part : payload)
-    size += part.size();
+  const auto size = head.size() + length_of(payload);
   add_text(has_ttl ? "*5\r\n" : "*3\r\n");
   add_word("SET");
   add_word(name);

@@ -1,5 +1,6 @@
 #include "backends/redis/redis_link.hpp"
 
+#include "base/rest_of.hpp"
 #include "base/try.hpp"
 
 #include <poll.h>
@@ -93,18 +94,11 @@ result<std::vector<redis_reply>> redis_link::ask(const redis_commands& commands,
 
 result<void> redis_link::send() {
   while (has_unsent()) {
-    const auto sent = HICACHE_TRY(stream_.send(std::span{unsent_}.subspan(first_unsent_)));
+    const auto left = std::span{unsent_}.subspan(first_unsent_);
+    const auto sent = HICACHE_TRY(stream_.send(left));
     if (sent == 0)
       return {};
-    for (auto left = sent; left > 0;) {
-      auto& piece = unsent_[first_unsent_];
-      const auto step = std::min(left, piece.iov_len);
-      piece.iov_base = static_cast<std::byte*>(piece.iov_base) + step;
-      piece.iov_len -= step;
-      left -= step;
-      if (piece.iov_len == 0)
-        ++first_unsent_;
-    }
+    first_unsent_ = unsent_.size() - rest_of(left, sent).size();
   }
   unsent_.clear();
   first_unsent_ = 0;

@@ -76,14 +76,6 @@ std::optional<page_key> parse_redis_name(std::string_view prefix, std::string_vi
   return parse_page_key(name.substr(1, name.size() - 2));
 }
 
-std::vector<std::string> redis_names(std::string_view prefix, const page_key& key,
-                                     uint32_t chunks) {
-  auto names = std::vector<std::string>{};
-  for (auto chunk = uint32_t{0}; chunk < chunks; ++chunk)
-    names.push_back(redis_name(prefix, key, chunk));
-  return names;
-}
-
 uint16_t redis_slot(std::string_view tag) noexcept {
   auto crc = uint16_t{0};
   for (const auto c : tag)

@@ -65,9 +65,6 @@ std::string redis_name(std::string_view prefix, const page_key& key, uint32_t ch
 /// The object whose first value has this name; empty for other names.
 std::optional<page_key> parse_redis_name(std::string_view prefix, std::string_view name);
 
-/// The names of all its values.
-std::vector<std::string> redis_names(std::string_view prefix, const page_key& key, uint32_t chunks);
-
 /// The slot of a hash tag: CRC-16/XMODEM modulo the slots.
 uint16_t redis_slot(std::string_view tag) noexcept;
 

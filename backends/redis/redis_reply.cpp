@@ -2,12 +2,12 @@
 
 #include "backends/redis/redis_object.hpp"
 #include "base/check.hpp"
+#include "base/numbers.hpp"
 
 #include <hiredis/read.h>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <utility>
 
 namespace hicache {
@@ -74,14 +74,6 @@ template <class State>
 auto functions = redisReplyObjectFunctions{make_string<State>, make_array<State>, make_integer,
                                            make_nil, free_reply};
 
-template <class Number>
-std::optional<Number> number_in(std::string_view text, Number max) {
-  auto value = Number{};
-  const auto* const end = text.data() + text.size();
-  const auto [rest, failed] = std::from_chars(text.data(), end, value);
-  return failed == std::errc{} && rest == end && value <= max ? std::optional{value} : std::nullopt;
-}
-
 } // namespace
 
 redis_reply_reader::redis_reply_reader() : state_(std::make_unique<state>()) {
@@ -134,12 +126,12 @@ std::optional<redis_redirect> parse_redirect(std::string_view text, const rpc::e
   const auto space = text.find(' ');
   if (space == std::string_view::npos)
     return std::nullopt;
-  const auto slot = number_in<uint16_t>(text.substr(0, space), redis_slots - 1);
+  const auto slot = parse_number<uint16_t>(text.substr(0, space));
   const auto address = text.substr(space + 1);
   const auto colon = address.rfind(':');
-  if (!slot || colon == std::string_view::npos)
+  if (!slot || *slot >= redis_slots || colon == std::string_view::npos)
     return std::nullopt;
-  const auto port = number_in<uint16_t>(address.substr(colon + 1), UINT16_MAX);
+  const auto port = parse_number<uint16_t>(address.substr(colon + 1));
   const auto host = address.substr(0, colon);
   if (!port || *port == 0 || host == "?")
     return std::nullopt;

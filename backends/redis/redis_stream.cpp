@@ -1,6 +1,7 @@
 #include "backends/redis/redis_stream.hpp"
 
 #include "backends/cluster/dns_client.hpp"
+#include "base/system_message.hpp"
 #include "base/try.hpp"
 #include "transport/addresses.hpp"
 
@@ -17,7 +18,6 @@
 #include <cerrno>
 #include <chrono>
 #include <climits>
-#include <system_error>
 #include <utility>
 
 namespace hicache {
@@ -26,10 +26,6 @@ namespace {
 
 /// Payload of a TLS record: the protocol's bound.
 constexpr auto record_bytes = size_t{16} << 10;
-
-time_point machine_time() {
-  return monotonic_clock{}.now();
-}
 
 /// Makes keys with a passphrase fail; otherwise OpenSSL would prompt on the terminal.
 int no_passphrase(char*, int, int, void*) {
@@ -78,10 +74,6 @@ tl::unexpected<error> unreachable(const std::string& server, const std::string& 
   return fail(ec::peer_unreachable, "redis at " + server + ": " + why);
 }
 
-std::string reason_of(int error_number) {
-  return std::generic_category().message(error_number);
-}
-
 result<std::vector<sockaddr_storage>> addresses_of(const rpc::endpoint& where) {
   const auto port = std::to_string(where.port);
   if (const auto known = resolve(where.host, port, AI_NUMERICHOST))
@@ -104,7 +96,7 @@ result<unique_fd> connect_to(const sockaddr_storage& address, const std::string&
   auto socket = unique_fd{
     ::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP)};
   if (!socket)
-    return unreachable(server, reason_of(errno));
+    return unreachable(server, system_message(errno));
   const auto on = 1;
   ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   ::setsockopt(socket.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
@@ -112,13 +104,13 @@ result<unique_fd> connect_to(const sockaddr_storage& address, const std::string&
   if (::connect(socket.get(), to, address_length(address)) == 0)
     return socket;
   if (errno != EINPROGRESS)
-    return unreachable(server, reason_of(errno));
+    return unreachable(server, system_message(errno));
   if (!wait_for_socket(socket.get(), POLLOUT, until))
     return fail(ec::deadline_exceeded, "redis at " + server + " accepts no connection");
   auto failed = 0;
   auto size = socklen_t{sizeof(failed)};
   if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &failed, &size) != 0 || failed != 0)
-    return unreachable(server, reason_of(failed));
+    return unreachable(server, system_message(failed));
   return socket;
 }
 
@@ -127,6 +119,10 @@ bool is_number(const std::string& host) {
 }
 
 } // namespace
+
+time_point machine_time() {
+  return monotonic_clock{}.now();
+}
 
 int poll_time(time_point until) {
   const auto now = machine_time();
@@ -187,9 +183,8 @@ result<redis_stream> redis_stream::open(const rpc::endpoint& where,
     if (connected || machine_time() >= until)
       break;
   }
-  if (!connected)
-    return tl::unexpected{connected.error()};
-  auto stream = redis_stream{std::move(*connected), server};
+  auto socket = HICACHE_TRY(std::move(connected));
+  auto stream = redis_stream{std::move(socket), server};
   if (context)
     HICACHE_TRY(stream.start_tls(where, context, tls, until));
   return stream;
@@ -268,7 +263,7 @@ result<size_t> redis_stream::send(std::span<const iovec> pieces) {
     if (errno == EAGAIN || errno == EWOULDBLOCK)
       return 0;
     if (errno != EINTR)
-      return unreachable(server_, reason_of(errno));
+      return unreachable(server_, system_message(errno));
   }
 }
 
@@ -287,7 +282,7 @@ result<size_t> redis_stream::receive(std::span<std::byte> target) {
     if (errno == EAGAIN || errno == EWOULDBLOCK)
       return 0;
     if (errno != EINTR)
-      return unreachable(server_, reason_of(errno));
+      return unreachable(server_, system_message(errno));
   }
 }
 

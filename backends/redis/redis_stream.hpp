@@ -74,6 +74,9 @@ private:
   std::vector<std::byte> record_;
 };
 
+/// The machine's clock.
+time_point machine_time();
+
 /// Waits for events of poll() at one socket.
 /// @param until On the machine's clock.
 /// @returns false if the time passed first

@@ -2,6 +2,7 @@
 
 #include "backends/object_parts.hpp"
 #include "backends/s3/s3_replies.hpp"
+#include "base/immovable.hpp"
 #include "base/try.hpp"
 #include "hicache/storage_backend.hpp"
 
@@ -140,7 +141,7 @@ struct s3_client::session {
 };
 
 /// The requests of one call.
-class s3_exchange {
+class s3_exchange : immovable {
 public:
   s3_exchange(s3_client& client, std::span<s3_request> requests, time_point deadline)
     : client_(client), session_(client.borrow()), deadline_(deadline) {
@@ -148,10 +149,7 @@ public:
       ready_.push_back({&request});
   }
 
-  s3_exchange(const s3_exchange&) = delete;
-  s3_exchange& operator=(const s3_exchange&) = delete;
-
-  ~s3_exchange() { client_.give_back(std::move(session_)); }
+  ~s3_exchange() { client_.idle_.give_back(std::move(session_)); }
 
   void run() {
     while (!ready_.empty() || !active_.empty() || !later_.empty()) {
@@ -418,22 +416,11 @@ result<void> s3_client::failure_of(const s3_request& request) const {
 }
 
 std::unique_ptr<s3_client::session> s3_client::borrow() {
-  {
-    const auto lock = std::scoped_lock{mutex_};
-    if (!idle_.empty()) {
-      auto used = std::move(idle_.back());
-      idle_.pop_back();
-      return used;
-    }
-  }
+  if (auto spare = idle_.take())
+    return spare;
   auto made = std::make_unique<session>();
   curl_multi_setopt(made->multi.get(), CURLMOPT_MAXCONNECTS, static_cast<long>(where_.connections));
   return made;
-}
-
-void s3_client::give_back(std::unique_ptr<session> used) {
-  const auto lock = std::scoped_lock{mutex_};
-  idle_.push_back(std::move(used));
 }
 
 s3_credentials s3_client::credentials() {

@@ -2,6 +2,7 @@
 
 #include "backends/s3/s3_credentials.hpp"
 #include "backends/s3/s3_signature.hpp"
+#include "base/spare_pool.hpp"
 #include "hicache/clock.hpp"
 #include "hicache/error.hpp"
 
@@ -101,8 +102,6 @@ private:
 
   std::unique_ptr<session> borrow();
 
-  void give_back(std::unique_ptr<session> used);
-
   s3_credentials credentials();
 
   /// Reads the credentials anew.
@@ -117,9 +116,9 @@ private:
   std::string origin_;
   std::string host_;
   std::string path_;
+  spare_pool<session> idle_;
   std::mutex mutex_; // Guards what follows.
   s3_credentials credentials_;
-  std::vector<std::unique_ptr<session>> idle_;
 };
 
 } // namespace hicache

@@ -1,12 +1,13 @@
 #include "backends/s3/s3_credentials.hpp"
 
+#include "base/system_message.hpp"
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
-#include <system_error>
 
 namespace hicache {
 
@@ -76,8 +77,8 @@ result<s3_credentials> load_s3_credentials(const s3_credential_source& source) {
   const auto text
     = std::string{std::istreambuf_iterator<char>{file}, std::istreambuf_iterator<char>{}};
   if (!file.is_open() || file.bad())
-    return fail(ec::io_failure, "cannot read credentials_file '" + source.file
-                                  + "': " + std::generic_category().message(errno));
+    return fail(ec::io_failure,
+                "cannot read credentials_file '" + source.file + "': " + system_message(errno));
   auto found = parse_s3_credentials(text, source.profile);
   if (!found)
     return fail(found.error().code,

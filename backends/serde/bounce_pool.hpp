@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "cache/store/extent_allocator.hpp"
 
 #include <cstddef>
@@ -14,7 +15,7 @@ namespace hicache::serde {
 
 /// The memory between objects and their encoded forms: one region, of which pieces are lent. Who
 /// finds too little waits in one FIFO queue. Any thread.
-class bounce_pool : public std::enable_shared_from_this<bounce_pool> {
+class bounce_pool : public std::enable_shared_from_this<bounce_pool>, immovable {
 public:
   /// Pieces begin and end at multiples of this, which stores may want of memory that they write
   /// from and read into.
@@ -47,8 +48,6 @@ public:
   static std::shared_ptr<bounce_pool> make(uint64_t bytes);
 
   ~bounce_pool();
-  bounce_pool(const bounce_pool&) = delete;
-  bounce_pool& operator=(const bounce_pool&) = delete;
 
   uint64_t capacity() const noexcept { return memory_.size(); }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backends/serde/object_header.hpp"
+#include "base/immovable.hpp"
 
 #include <cstddef>
 #include <memory>
@@ -10,11 +11,8 @@
 namespace hicache::serde {
 
 /// A compression library with its working memory. One thread at a time.
-class compressor {
+class compressor : immovable {
 public:
-  compressor() = default;
-  compressor(const compressor&) = delete;
-  compressor& operator=(const compressor&) = delete;
   virtual ~compressor() = default;
 
   /// @returns the compressed length; nothing if it would exceed the target

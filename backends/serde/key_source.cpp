@@ -1,6 +1,8 @@
 #include "backends/serde/key_source.hpp"
 
+#include "base/immovable.hpp"
 #include "base/shell_process.hpp"
+#include "base/system_message.hpp"
 #include "base/try.hpp"
 #include "base/unique_fd.hpp"
 
@@ -12,7 +14,6 @@
 #include <array>
 #include <cerrno>
 #include <memory>
-#include <system_error>
 #include <utility>
 
 namespace hicache::serde {
@@ -22,11 +23,9 @@ namespace {
 using steady = std::chrono::steady_clock;
 
 /// Text that is wiped when it is destroyed, and never moves, so that no copies stay behind.
-class secret_text {
+class secret_text : immovable {
 public:
   secret_text() : bytes_(std::make_unique<std::array<char, key_text_bytes + 1>>()) {}
-  secret_text(const secret_text&) = delete;
-  secret_text& operator=(const secret_text&) = delete;
   ~secret_text() { wipe(std::as_writable_bytes(std::span{*bytes_})); }
 
   /// Appends what one read brings.
@@ -47,7 +46,7 @@ private:
 };
 
 tl::unexpected<error> failure(const std::string& what, int number) {
-  return fail(ec::io_failure, what + ": " + std::generic_category().message(number));
+  return fail(ec::io_failure, what + ": " + system_message(number));
 }
 
 tl::unexpected<error> too_long(const std::string& what) {

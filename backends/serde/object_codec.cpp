@@ -1,7 +1,9 @@
 #include "backends/serde/object_codec.hpp"
 
+#include "backends/object_parts.hpp"
 #include "backends/serde/byte_planes.hpp"
 #include "base/check.hpp"
+#include "base/immovable.hpp"
 #include "base/page_checksum.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
@@ -21,14 +23,6 @@ constexpr auto allowed_chains
 
 tl::unexpected<error> corrupt(std::string what) {
   return fail(ec::corrupt_page, std::move(what));
-}
-
-template <class Byte>
-uint64_t length_of(std::span<const std::span<Byte>> parts) {
-  auto length = uint64_t{0};
-  for (const auto& part : parts)
-    length += part.size();
-  return length;
 }
 
 /// The parts as one piece, copied only if they are several.
@@ -123,15 +117,13 @@ bool decompress_planes(std::span<const std::byte> payload, size_t planes, compre
 
 /// What is authenticated besides the payload: the header before the seal, the page key and the
 /// namespace.
-struct associated_data {
+struct associated_data : immovable {
   associated_data(const page_key& key, uint64_t fingerprint, std::span<const std::byte> object) {
     for (auto i = size_t{0}; i < namespace_bytes.size(); ++i)
       namespace_bytes[i] = static_cast<std::byte>(fingerprint >> (8 * i));
     parts
       = {object.first(sealed_header_bytes), std::as_bytes(std::span{key.bytes}), namespace_bytes};
   }
-  associated_data(const associated_data&) = delete;
-  associated_data& operator=(const associated_data&) = delete;
 
   std::array<std::byte, 8> namespace_bytes;
   std::array<std::span<const std::byte>, 3> parts;
@@ -338,9 +330,7 @@ result<void> object_codec::open(const object_header& header, const page_key& key
 }
 
 result<void> object_codec::check(const object_header& header, uint64_t wanted_bytes) const {
-  if (header.original_bytes != wanted_bytes)
-    return fail(ec::invalid_argument, "the object has " + std::to_string(header.original_bytes)
-                                        + " bytes, its parts have " + std::to_string(wanted_bytes));
+  HICACHE_TRY(check_room(header.original_bytes, wanted_bytes, part_lengths::exact));
   const auto is_fp8 = header.quantisation != quantisation::none;
   if (is_fp8 != is_quantised(wanted_bytes))
     return corrupt(is_fp8 ? "an object is in fp8; expected its own elements"

@@ -3,6 +3,7 @@
 #include "backends/serde/object_codec.hpp"
 #include "backends/serde/serde_batch.hpp"
 #include "backends/sized_reads.hpp"
+#include "base/immovable.hpp"
 #include "base/spare_pool.hpp"
 
 #include <atomic>
@@ -76,7 +77,7 @@ private:
   };
 
   /// Lets a thread touch a batch's parts; false if the batch is over.
-  class use {
+  class use : immovable {
   public:
     use(serde_core& core, transfer_ptr batch) : core_(core), batch_(std::move(batch)) {
       const auto lock = std::scoped_lock{core_.mutex_};
@@ -86,8 +87,6 @@ private:
         ++batch_->uses;
       }
     }
-    use(const use&) = delete;
-    use& operator=(const use&) = delete;
     ~use() {
       if (is_granted_)
         core_.end_use(batch_);

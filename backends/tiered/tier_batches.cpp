@@ -44,11 +44,6 @@ tl::unexpected<error> not_asked() {
 
 // -- look-ups ---------------------------------------------------------------------
 
-void tier_lookup::list() {
-  keys_ = batch_.list();
-  has_list_ = true;
-}
-
 void tier_lookup::begin(tiered_core& core) {
   if (!core.looks_up_in_parallel())
     return ask(core, 0);
@@ -68,13 +63,7 @@ void tier_lookup::ask(tiered_core& core, size_t tier, store_breaker::pass pass,
                       std::vector<size_t> wanted) {
   cut_to_probe(pass, wanted);
   const auto self = std::static_pointer_cast<tier_lookup>(shared_from_this());
-  auto keys = store_batch<page_key>{wanted.size(), [self, wanted] {
-                                      if (self->has_list_)
-                                        return picked(self->keys_, wanted);
-                                      auto first = self->batch_.list();
-                                      first.resize(wanted.size());
-                                      return first;
-                                    }};
+  auto keys = batch_of(self, wanted);
   core.call<std::vector<result<store_place>>>(
     self, tier, store_call::exists, pass,
     [&](storage_backend& store, auto done) {
@@ -113,10 +102,6 @@ void tier_lookup::answer(tiered_core& core) {
       answers[i] = store_place{places, static_cast<uint32_t>(i), tier};
     }
   done_(std::move(answers));
-}
-
-void tier_lookup::refuse(const error& why) {
-  done_(std::vector<result<store_place>>(batch_.size(), tl::unexpected{why}));
 }
 
 // -- reads ------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -31,41 +32,13 @@ std::vector<T> picked(const std::vector<T>& from, const std::vector<size_t>& wan
   return some;
 }
 
-/// Finds the first tier of each object.
-class tier_lookup final : public tier_batch {
-public:
-  tier_lookup(store_batch<page_key> keys, time_point deadline, storage_backend::lookup_done done)
-    : tier_batch(deadline), batch_(std::move(keys)), done_(std::move(done)),
-      places_(batch_.size()) {}
-
-  void list() override;
-  void begin(tiered_core& core) override;
-  void answer(tiered_core& core) override;
-  void refuse(const error& why) override;
-
-private:
-  /// Asks a tier for what is not found yet, or the next one if it is left out.
-  void ask(tiered_core& core, size_t tier);
-
-  /// Asks a tier for these objects.
-  void ask(tiered_core& core, size_t tier, store_breaker::pass pass, std::vector<size_t> wanted);
-
-  /// Objects that no tier has said to have.
-  std::vector<size_t> missing();
-
-  const store_batch<page_key> batch_;
-  const storage_backend::lookup_done done_;
-  std::vector<page_key> keys_;
-  bool has_list_ = false;
-  std::mutex mutex_; // Guards the places.
-  std::vector<std::optional<tier_place>> places_;
-};
-
 /// A batch that is answered by an outcome of each object.
-template <class Object>
+template <class Object, class Outcome = void>
 class tier_outcomes : public tier_batch {
 public:
-  tier_outcomes(store_batch<Object> batch, time_point deadline, storage_backend::pages_done done)
+  using outcomes_done = std::function<void(std::vector<result<Outcome>>)>;
+
+  tier_outcomes(store_batch<Object> batch, time_point deadline, outcomes_done done)
     : tier_batch(deadline), batch_(std::move(batch)), done_(std::move(done)) {}
 
   void list() override {
@@ -74,7 +47,7 @@ public:
   }
 
   void refuse(const error& why) override {
-    done_(std::vector<result<void>>(batch_.size(), tl::unexpected{why}));
+    done_(std::vector<result<Outcome>>(batch_.size(), tl::unexpected{why}));
   }
 
 protected:
@@ -94,9 +67,32 @@ protected:
   }
 
   const store_batch<Object> batch_;
-  const storage_backend::pages_done done_;
+  const outcomes_done done_;
   std::vector<Object> objects_;
   bool has_list_ = false;
+};
+
+/// Finds the first tier of each object.
+class tier_lookup final : public tier_outcomes<page_key, store_place> {
+public:
+  using tier_outcomes::tier_outcomes;
+
+  void begin(tiered_core& core) override;
+  void answer(tiered_core& core) override;
+
+private:
+  /// Asks a tier for what is not found yet, or the next one if it is left out.
+  void ask(tiered_core& core, size_t tier);
+
+  /// Asks a tier for these objects.
+  void ask(tiered_core& core, size_t tier, store_breaker::pass pass, std::vector<size_t> wanted);
+
+  /// Objects that no tier has said to have.
+  std::vector<size_t> missing();
+
+  std::mutex mutex_; // Guards the places.
+  std::vector<std::optional<tier_place>> places_
+    = std::vector<std::optional<tier_place>>(batch_.size());
 };
 
 /// Reads each object from the tier where it was found, and what fails there from the next ones.

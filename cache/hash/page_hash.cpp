@@ -3,6 +3,7 @@
 #include "base/check.hpp"
 #include "cache/hash/sha256.hpp"
 
+#include <endian.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -94,18 +95,11 @@ page_key object_key(const page_key& page, const page_key& mask) noexcept {
 
 uint32_t writer_of(const page_key& page, uint32_t ranks) {
   HICACHE_CHECK(ranks > 0);
-  auto number = uint64_t{0};
-  for (auto i = size_t{0}; i < sizeof(number); ++i)
-    number |= uint64_t{page.bytes[i]} << (8 * i);
-  return static_cast<uint32_t>(number % ranks);
+  return static_cast<uint32_t>(first_word(page) % ranks);
 }
 
 uint64_t fingerprint_of(std::string_view text) {
-  const auto digest = hasher().add(text).finish();
-  auto value = uint64_t{0};
-  std::for_each_n(digest.bytes.begin(), sizeof(value),
-                  [&](uint8_t byte) { value = value << 8 | byte; });
-  return value;
+  return be64toh(first_word(hasher().add(text).finish()));
 }
 
 } // namespace hicache

@@ -4,11 +4,11 @@
 
 #include <openssl/evp.h>
 
-#include <array>
+#include <endian.h>
 
 namespace hicache {
 
-sha256::sha256() : context_(EVP_MD_CTX_new()) {
+sha256::sha256() : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
   HICACHE_CHECK(context_ != nullptr);
   static const auto* const algorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
   HICACHE_CHECK(algorithm != nullptr);
@@ -21,10 +21,8 @@ sha256& sha256::add(const void* data, size_t bytes) {
 }
 
 sha256& sha256::add_number(uint64_t number) {
-  auto bytes = std::array<uint8_t, sizeof(number)>{};
-  for (auto i = size_t{0}; i < bytes.size(); ++i)
-    bytes[i] = static_cast<uint8_t>(number >> (8 * i));
-  return add(bytes.data(), bytes.size());
+  const auto bytes = htole64(number);
+  return add(&bytes, sizeof(bytes));
 }
 
 page_key sha256::finish() {
@@ -32,10 +30,6 @@ page_key sha256::finish() {
   HICACHE_CHECK(EVP_DigestFinal_ex(context_.get(), key.bytes.data(), nullptr) == 1);
   HICACHE_CHECK(EVP_DigestInit_ex2(context_.get(), nullptr, nullptr) == 1);
   return key;
-}
-
-void sha256::deleter::operator()(EVP_MD_CTX* context) const noexcept {
-  EVP_MD_CTX_free(context);
 }
 
 } // namespace hicache

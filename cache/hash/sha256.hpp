@@ -30,11 +30,7 @@ public:
   page_key finish();
 
 private:
-  struct deleter {
-    void operator()(EVP_MD_CTX* context) const noexcept;
-  };
-
-  std::unique_ptr<EVP_MD_CTX, deleter> context_;
+  std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context_;
 };
 
 } // namespace hicache

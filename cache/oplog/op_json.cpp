@@ -2,7 +2,6 @@
 
 #include <absl/strings/escaping.h>
 
-#include <charconv>
 #include <memory>
 
 namespace hicache::op_json {
@@ -218,17 +217,7 @@ void write(std::string& text, const std::vector<fetch_fact>& value) {
   });
 }
 
-// -- digests, lines, objects ----------------------------------------------------------------------
-
-std::string to_hex(uint64_t value) {
-  return absl::StrCat(absl::Hex(value, absl::kZeroPad16));
-}
-
-bool read_hex(std::string_view text, uint64_t& value) {
-  const auto* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, value, 16);
-  return text.size() == 16 && parsed.ec == std::errc{} && parsed.ptr == end;
-}
+// -- lines, objects ----------------------------------------------------------------------
 
 result<json> parse_object(std::string_view line) {
   auto object = json::parse(line, nullptr, false);

@@ -109,12 +109,6 @@ void write(std::string& text, const std::vector<int64_t>& value);
 void write(std::string& text, const std::vector<page_list>& value);
 void write(std::string& text, const std::vector<fetch_fact>& value);
 
-/// Sixteen hexadecimal digits.
-std::string to_hex(uint64_t value);
-
-/// Parses the output of to_hex.
-bool read_hex(std::string_view text, uint64_t& value);
-
 /// Parses a line as an object. @returns malformed_message if it is none.
 result<json> parse_object(std::string_view line);
 

@@ -1,6 +1,7 @@
 #include "cache/oplog/op_log.hpp"
 
 #include "base/limits.hpp"
+#include "base/numbers.hpp"
 #include "base/overloaded.hpp"
 #include "base/try.hpp"
 #include "cache/hash/page_names.hpp"
@@ -9,7 +10,6 @@
 #include <array>
 #include <bit>
 #include <concepts>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -253,7 +253,9 @@ result<op_log_entry> parse_op_log_entry(std::string_view line) {
   if (!op.empty() && !read_event<op_log_event>(op, reader, entry.event))
     return fail(ec::invalid_argument, "there is no op '" + op + "'");
   HICACHE_TRY(reader.finish());
-  if (!digest.empty() && !op_json::read_hex(digest, entry.digest.emplace()))
+  if (digest.size() == 16)
+    entry.digest = parse_number<uint64_t>(digest, 16);
+  if (!digest.empty() && !entry.digest)
     return fail(ec::invalid_argument, "key 'digest' does not hold sixteen hexadecimal digits");
   if (const auto* options = std::get_if<tree_options>(&entry.event))
     HICACHE_TRY(check(*options));
@@ -273,7 +275,7 @@ bool agree(const op_log_entry& a, const op_log_entry& b) {
 }
 
 std::string digest_to_text(uint64_t digest) {
-  return op_json::to_hex(digest);
+  return absl::StrCat(absl::Hex(digest, absl::kZeroPad16));
 }
 
 // -- playing --------------------------------------------------------------------

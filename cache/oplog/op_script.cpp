@@ -1,22 +1,26 @@
 #include "cache/oplog/op_script.hpp"
 
+#include "base/overloaded.hpp"
 #include "base/try.hpp"
-#include "cache/oplog/op_answers.hpp"
 #include "cache/oplog/op_json.hpp"
+#include "cache/oplog/op_log.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <map>
 #include <utility>
+#include <variant>
 
 namespace hicache {
 
 namespace {
 
-using op_json::answer;
 using op_json::json;
 using op_json::object_reader;
+
+/// Keeps its keys in insertion order, that of the documentation.
+using answer = nlohmann::ordered_json;
 
 /// Maximum pages per tier: more make no difference to behaviour.
 constexpr uint64_t tier_pages_max = uint64_t{1} << 24;
@@ -37,10 +41,91 @@ struct prefix {
   token_buffer tokens;
 };
 
-void read_prefix(object_reader& reader, prefix& to) {
-  reader.need("tokens", to.tokens);
-  reader.may("extra_key", to.ns.extra_key);
-  reader.may("salt", to.ns.salt);
+prefix read_prefix(object_reader& reader) {
+  auto read = prefix{};
+  reader.need("tokens", read.tokens);
+  reader.may("extra_key", read.ns.extra_key);
+  reader.may("salt", read.ns.salt);
+  return read;
+}
+
+// -- answers ------------------------------------------------------------------
+
+answer ids_of(const std::vector<page_key>& keys) {
+  auto ids = answer::array();
+  for (const auto& key : keys)
+    ids.push_back(event_id(key));
+  return ids;
+}
+
+answer show_node(const node_view& node) {
+  auto tiers = answer::array();
+  if (node.in_l1)
+    tiers.push_back("device");
+  if (node.in_l2)
+    tiers.push_back("host");
+  if (node.in_storage)
+    tiers.push_back("storage");
+  auto shown = answer{{"node", node.id}};
+  if (node.parent == 0) {
+    shown["extra_key"] = node.ns.extra_key;
+    shown["salt"] = node.ns.salt;
+  }
+  shown["tokens"] = node.tokens;
+  shown["tiers"] = tiers;
+  shown["locks"] = node.l1_locks;
+  shown["host_locks"] = node.l2_locks;
+  shown["pins"] = node.pins;
+  shown["hits"] = node.use.hits;
+  shown["priority"] = node.use.priority;
+  shown["children"] = answer::array();
+  return shown;
+}
+
+answer show_event(const cache_event& event) {
+  const auto medium = [](cache_medium x) { return x == cache_medium::l1 ? "device" : "host"; };
+  return std::visit(overloaded{
+                      [&](const pages_stored& x) {
+                        return answer{{"event", "stored"},
+                                      {"medium", medium(x.medium)},
+                                      {"extra_key", x.ns.extra_key},
+                                      {"salt", x.ns.salt},
+                                      {"parent", x.parent ? answer(event_id(*x.parent)) : answer()},
+                                      {"pages", ids_of(x.keys)},
+                                      {"tokens", x.tokens}};
+                      },
+                      [&](const pages_removed& x) {
+                        return answer{{"event", "removed"},
+                                      {"medium", medium(x.medium)},
+                                      {"pages", ids_of(x.keys)}};
+                      },
+                      [](const cache_cleared&) {
+                        return answer{{"event", "cleared"}};
+                      },
+                    },
+                    event);
+}
+
+/// Nodes as trees. @pre parents come before their children
+answer show_nodes(const std::vector<node_view>& nodes) {
+  auto shown = std::map<node_id, answer>{};
+  auto roots = answer::array();
+  for (const auto& node : nodes)
+    shown[node.id] = show_node(node);
+  // Parents come before children, so in reverse order each node is complete when its parent takes
+  // it. Children are collected in reverse and turned round then.
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    auto& complete = shown.at(node->id);
+    std::reverse(complete["children"].begin(), complete["children"].end());
+    auto& siblings = node->parent == 0 ? roots : shown.at(node->parent)["children"];
+    siblings.push_back(std::move(complete));
+  }
+  std::reverse(roots.begin(), roots.end());
+  return answer{{"nodes", std::move(roots)}};
+}
+
+answer show_locks(const lock_result& locks) {
+  return {{"evictable", locks.evictable_tokens}, {"protected", locks.protected_tokens}};
 }
 
 } // namespace
@@ -203,8 +288,7 @@ struct op_script::impl {
   }
 
   outcome match(object_reader& reader) {
-    auto wanted = prefix{};
-    read_prefix(reader, wanted);
+    const auto wanted = read_prefix(reader);
     HICACHE_TRY(reader.finish());
     const auto matched = HICACHE_TRY(settled(peek(wanted.ns, wanted.tokens)));
     return answer{
@@ -222,9 +306,8 @@ struct op_script::impl {
   }
 
   outcome insert(object_reader& reader) {
-    auto wanted = prefix{};
     auto request = insert_request{};
-    read_prefix(reader, wanted);
+    const auto wanted = read_prefix(reader);
     reader.may("priority", request.priority);
     HICACHE_TRY(reader.finish());
     request.request = the_request;
@@ -242,9 +325,8 @@ struct op_script::impl {
   }
 
   outcome pin(object_reader& reader) {
-    auto wanted = prefix{};
     auto ttl = double{};
-    read_prefix(reader, wanted);
+    const auto wanted = read_prefix(reader);
     reader.need("ttl", ttl);
     HICACHE_TRY(reader.finish());
     const auto time = HICACHE_TRY(to_time(ttl, "ttl"));
@@ -253,8 +335,7 @@ struct op_script::impl {
   }
 
   outcome unpin(object_reader& reader) {
-    auto wanted = prefix{};
-    read_prefix(reader, wanted);
+    const auto wanted = read_prefix(reader);
     HICACHE_TRY(reader.finish());
     const auto left = HICACHE_TRY(settled(cache->unpin({wanted.ns, wanted.tokens})));
     return answer{{"pinned", left.tokens}};
@@ -311,13 +392,13 @@ struct op_script::impl {
   outcome lock(object_reader& reader) {
     return read_node(reader)
       .and_then([this](node_id node) { return cache->lock(node); })
-      .map(op_json::show_locks);
+      .map(show_locks);
   }
 
   outcome unlock(object_reader& reader) {
     return read_node(reader)
       .and_then([this](node_id node) { return cache->unlock(node); })
-      .map(op_json::show_locks);
+      .map(show_locks);
   }
 
   outcome backup(object_reader& reader) {
@@ -355,20 +436,20 @@ struct op_script::impl {
 
   outcome tree(object_reader& reader) {
     HICACHE_TRY(reader.finish());
-    return op_json::show_nodes(cache->nodes());
+    return show_nodes(cache->nodes());
   }
 
   outcome events(object_reader& reader) {
     HICACHE_TRY(reader.finish());
     auto list = answer::array();
     for (const auto& event : name_events(cache->take_changes()))
-      list.push_back(op_json::show_event(event));
+      list.push_back(show_event(event));
     return answer{{"events", std::move(list)}};
   }
 
   outcome digest(object_reader& reader) {
     HICACHE_TRY(reader.finish());
-    return answer{{"digest", op_json::to_hex(cache->digest())}};
+    return answer{{"digest", digest_to_text(cache->digest())}};
   }
 
   tree_options options;

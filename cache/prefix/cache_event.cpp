@@ -3,6 +3,8 @@
 #include "base/check.hpp"
 #include "base/overloaded.hpp"
 
+#include <endian.h>
+
 namespace hicache {
 
 namespace {
@@ -47,10 +49,7 @@ std::vector<cache_event> name_events(std::span<const cache_change> changes) {
 }
 
 int64_t event_id(const page_key& key) noexcept {
-  auto id = uint64_t{0};
-  for (auto i = size_t{0}; i < sizeof(id); ++i)
-    id = id << 8 | key.bytes[i];
-  return static_cast<int64_t>(id);
+  return static_cast<int64_t>(be64toh(first_word(key)));
 }
 
 void event_queue::add(pages_stored event) {

@@ -251,16 +251,11 @@ std::vector<ready_request> open_fetches::finish(const step_facts& facts,
     for (const auto request : fetch.requests)
       finish_waiting(*requests_.change(request), fetch, fact, taken, ready);
   }
-  if (turn != 0)
-    turn_to(turn);
+  if (turn != 0) // The next step begins with this fetch.
+    std::rotate(order_.begin(), std::ranges::find(order_, turn), order_.end());
   fill_staging(std::move(unused));
   reclaim();
   return ready;
-}
-
-/// Makes the next step begin with this fetch.
-void open_fetches::turn_to(fetch_id id) {
-  std::rotate(order_.begin(), std::ranges::find(order_, id), order_.end());
 }
 
 /// Enters arrived pages as L2 nodes.

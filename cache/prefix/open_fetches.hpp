@@ -141,7 +141,6 @@ private:
   void finish_waiting(open_request& request, const open_fetch& fetch, const fetch_fact& fact,
                       page_range taken, std::vector<ready_request>& ready);
   page_range place(const open_fetch& fetch, uint64_t count, const page_list& arrived);
-  void turn_to(fetch_id id);
   void fill_staging(std::vector<page_index> unused);
   void reclaim();
 

@@ -2,20 +2,14 @@
 
 #include "base/check.hpp"
 #include "base/mix.hpp"
+#include "cache/radix/prefix_key.hpp"
 
 #include <chrono>
-#include <memory>
 #include <span>
 
 namespace hicache {
 
 namespace {
-
-bool equal_tokens(const token_buffer& a, const token_buffer& b, uint64_t count) {
-  return a == b
-         || (a && b && count <= a->size() && count <= b->size()
-             && std::equal(a->begin(), a->begin() + static_cast<ptrdiff_t>(count), b->begin()));
-}
 
 uint64_t digest_of(const open_request& request) noexcept {
   const auto flags = uint64_t{request.has_failed()} << 2 | uint64_t{request.is_scheduled} << 1
@@ -172,7 +166,7 @@ result<void> open_requests::check_insert(const open_request& request,
     return fail(ec::invalid_argument, name + ": more tokens than its pages hold");
   const auto pages = request.matched_pages();
   const auto matched = pages == 0 ? 0 : std::min<uint64_t>(count, tree_.span_size(pages));
-  if (!equal_tokens(asked.tokens, request.tokens, matched))
+  if (!begin_alike(asked.tokens, request.tokens, matched))
     return fail(ec::invalid_argument, name + ": the tokens do not begin with those of the match");
   return {};
 }

@@ -36,11 +36,6 @@ uint64_t digest_of(const session_state& session) noexcept {
   return digest;
 }
 
-/// True if the first `count` tokens of both are equal. @pre both have at least `count`
-bool begin_alike(const token_buffer& a, const token_buffer& b, uint64_t count) {
-  return equal_tokens(a->data(), b->data(), count) == count;
-}
-
 } // namespace
 
 request_id session_state::inner() const noexcept {

@@ -37,6 +37,13 @@ inline uint64_t equal_tokens(const token_id* a, const token_id* b, uint64_t coun
   return done;
 }
 
+/// True if the first `count` tokens of both are equal.
+inline bool begin_alike(const token_buffer& a, const token_buffer& b, uint64_t count) noexcept {
+  return a == b
+         || (a && b && count <= a->size() && count <= b->size()
+             && equal_tokens(a->data(), b->data(), count) == count);
+}
+
 /// Number of equal leading whole pages.
 /// @param overlap Tokens that a page shares with the next one: 1 with bigrams, else 0. Hence
 /// `pages` pages depend on pages * page_size + overlap tokens.

@@ -13,13 +13,9 @@ namespace {
 constexpr auto unknown = int64_t{-1};
 
 /// Times are offered as what is left to the longest, so that the minimum is that of the slowest
-/// rank.
-int64_t encode_time(int64_t ns) {
+/// rank. Its own inverse.
+int64_t left_to_longest(int64_t ns) {
   return INT64_MAX - ns;
-}
-
-int64_t decode_time(int64_t value) {
-  return INT64_MAX - value;
 }
 
 } // namespace
@@ -45,8 +41,8 @@ std::optional<std::vector<int64_t>> hit_window::next() {
   const auto count = std::min(limits::hit_window_size, lengths_.size());
   for (auto i = size_t{0}; i < count; ++i)
     if (const auto& length = lengths_[i])
-      std::ranges::copy(std::array{length->found, length->wanted, encode_time(length->load_ns),
-                                   encode_time(length->compute_ns)},
+      std::ranges::copy(std::array{length->found, length->wanted, left_to_longest(length->load_ns),
+                                   left_to_longest(length->compute_ns)},
                         window.begin() + static_cast<ptrdiff_t>(i * entry_values));
   in_flight_ = true;
   return window;
@@ -60,8 +56,8 @@ std::vector<std::pair<fetch_id, hit_length>> hit_window::agreed(std::span<const 
   // Known lengths behind a gap stay: the next window must begin at the same place on all ranks.
   for (; !minimum.empty() && minimum[0] >= 0; minimum = minimum.subspan(entry_values)) {
     HICACHE_CHECK(!lengths_.empty() && lengths_.front() && lengths_.front()->found >= minimum[0]);
-    resolved.emplace_back(oldest_, hit_length{minimum[0], minimum[1], decode_time(minimum[2]),
-                                              decode_time(minimum[3])});
+    resolved.emplace_back(oldest_, hit_length{minimum[0], minimum[1], left_to_longest(minimum[2]),
+                                              left_to_longest(minimum[3])});
     lengths_.pop_front();
     ++oldest_;
   }

@@ -27,7 +27,7 @@ struct tally {
 };
 
 struct client_entry {
-  client_identity identity;
+  client_info identity;
   tally kept;
   uint64_t requests = 0;
   client_traffic traffic;
@@ -249,7 +249,7 @@ client_table::~client_table() = default;
 
 // -- clients ------------------------------------------------------------------
 
-result<void> client_table::enter(client_id client, const client_identity& identity) {
+result<void> client_table::enter(client_id client, const client_info& identity) {
   auto& s = *state_;
   if (s.clients.contains(client))
     return fail(ec::invalid_argument, "the client has said who it is already");
@@ -260,7 +260,7 @@ result<void> client_table::enter(client_id client, const client_identity& identi
   return {};
 }
 
-std::optional<client_identity> client_table::find(client_id client) const {
+std::optional<client_info> client_table::find(client_id client) const {
   const auto at = state_->clients.find(client);
   return at == state_->clients.end() ? std::nullopt : std::optional{at->second.identity};
 }
@@ -452,8 +452,8 @@ client_counters client_table::counters() const noexcept {
           s.reservations,   s.ends.size(),        s.expired,          s.refused,   s.traffic};
 }
 
-std::vector<client_state> client_table::clients() const {
-  auto list = std::vector<client_state>{};
+std::vector<node_client_state> client_table::clients() const {
+  auto list = std::vector<node_client_state>{};
   for (const auto& [client, entry] : state_->clients)
     list.push_back({client, entry.identity, entry.kept.reserved_bytes, entry.kept.leased_bytes,
                     entry.kept.pages, entry.requests, entry.traffic});

@@ -18,16 +18,6 @@ namespace hicache {
 /// A client of the node; ids are never reused.
 using client_id = uint64_t;
 
-/// Identity under which a client's requests count.
-struct client_identity {
-  /// Whose share it counts towards besides its own; 0 for everyone without a salt.
-  uint64_t tenant = 0;
-  /// `fingerprint_of` the namespace of its pages.
-  uint64_t fingerprint = 0;
-
-  friend bool operator==(const client_identity&, const client_identity&) = default;
-};
-
 /// Shares of a pool that clients may occupy: of its bytes, once for pages being written and once
 /// for leased pages. Pages leased by several clients count for each of them.
 struct client_shares {
@@ -63,20 +53,6 @@ struct granted_lease {
 
 /// The slots in this state, in order.
 segment_slots slots_in(const segment_slots& slots, segment_slot::state what);
-
-/// A client's state, for display.
-struct client_state {
-  client_id client = 0;
-  client_identity identity;
-  uint64_t reserved_bytes = 0;
-  uint64_t leased_bytes = 0;
-  /// Reserved and leased; a page of two leases counts twice.
-  uint64_t pages = 0;
-  uint64_t requests = 0;
-  client_traffic traffic;
-
-  friend bool operator==(const client_state&, const client_state&) = default;
-};
 
 struct client_counters {
   uint64_t clients = 0;
@@ -116,10 +92,10 @@ public:
   // -- clients ----------------------------------------------------------------
 
   /// @returns invalid_argument if it is already admitted; limit_reached beyond limits::node_clients
-  result<void> enter(client_id client, const client_identity& identity);
+  result<void> enter(client_id client, const client_info& identity);
 
   /// The client's identity; nothing if it is not admitted.
-  std::optional<client_identity> find(client_id client) const;
+  std::optional<client_info> find(client_id client) const;
 
   /// What a departed client still occupied.
   struct remains {
@@ -178,8 +154,8 @@ public:
 
   client_counters counters() const noexcept;
 
-  /// The clients in order of their ids.
-  std::vector<client_state> clients() const;
+  /// The clients in order of their ids. A page of two leases counts twice.
+  std::vector<node_client_state> clients() const;
 
 private:
   struct state;

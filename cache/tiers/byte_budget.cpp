@@ -1,6 +1,5 @@
 #include "cache/tiers/byte_budget.hpp"
 
-#include <algorithm>
 #include <chrono>
 
 namespace hicache {

@@ -1,5 +1,6 @@
 #include "launch/router/completion_body.hpp"
 
+#include "base/json_fields.hpp"
 #include "runtime/completions_api.hpp"
 
 #include <algorithm>
@@ -8,8 +9,6 @@
 namespace hicache {
 
 namespace {
-
-using nlohmann::json;
 
 /// Deeper bodies are refused: copying and writing them takes as much stack.
 constexpr auto levels_max = 64;
@@ -21,17 +20,13 @@ constexpr auto prefill_key = "prefill";
 } // namespace
 
 result<completion_body> completion_body::parse(std::string text) {
-  auto parsed = completion_body{};
-  auto is_too_deep = false;
-  const auto depth = [&](int level, json::parse_event_t, json&) {
-    is_too_deep |= level > levels_max;
-    return !is_too_deep;
-  };
-  parsed.body_ = json::parse(text, depth, false);
-  if (is_too_deep || !parsed.body_.is_object())
+  auto body = parse_object(text, text.size(), levels_max);
+  if (!body)
     return fail(ec::invalid_argument,
                 "expected a JSON object of " + std::to_string(levels_max) + " levels at most");
+  auto parsed = completion_body{};
   parsed.text_ = std::move(text);
+  parsed.body_ = std::move(*body);
   return parsed;
 }
 

@@ -25,6 +25,11 @@ public:
     last_heard_ = number;
     if (is_restarted)
       return event_verdict::restarted;
+    return compare(number);
+  }
+
+  /// Judges a number by what is applied alone.
+  event_verdict compare(uint64_t number) const {
     return number == expected_  ? event_verdict::next
            : number < expected_ ? event_verdict::seen
                                 : event_verdict::gap;

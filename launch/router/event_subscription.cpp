@@ -140,9 +140,7 @@ private:
     }
     if (verdict == event_verdict::gap && !replay_.empty()) {
       ask_again();
-      verdict = *number < order_.expected()    ? event_verdict::seen
-                : *number == order_.expected() ? event_verdict::next
-                                               : event_verdict::gap;
+      verdict = order_.compare(*number);
     }
     if (verdict == event_verdict::seen)
       return;

@@ -4,37 +4,36 @@
 #include "base/try.hpp"
 #include "rpc/endpoint.hpp"
 
+#include <absl/strings/str_split.h>
+
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace hicache {
 
 result<instance_options> parse_instance(const std::string& text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  const auto where = rpc::parse_endpoint(parts.front());
+  if (!where || where->is_path() || where->port == 0)
+    return fail(ec::invalid_argument,
+                "'" + parts.front() + "' is no address of an instance; expected HOST:PORT");
   auto wanted = instance_options{};
-  for (auto begin = size_t{0}; begin <= text.size();) {
-    const auto end = std::min(text.find(',', begin), text.size());
-    const auto part = text.substr(begin, end - begin);
-    const auto after = [&](std::string_view key) { return part.substr(key.size()); };
-    if (begin == 0) {
-      const auto where = rpc::parse_endpoint(part);
-      if (!where || where->is_path() || where->port == 0)
-        return fail(ec::invalid_argument,
-                    "'" + part + "' is no address of an instance; expected HOST:PORT");
-      wanted.address = to_string(*where);
-    } else if (part.starts_with("events=") && part.size() > 7) {
-      wanted.events = after("events=");
-    } else if (part.starts_with("replay=") && part.size() > 7) {
-      wanted.replay = after("replay=");
-    } else if (part.starts_with("role=")) {
-      const auto role = HICACHE_TRY(parse_role(after("role=")));
-      wanted.role = role;
-    } else {
+  wanted.address = to_string(*where);
+  for (const auto& part : std::span{parts}.subspan(1)) {
+    const auto key = part.substr(0, part.find('=') + 1);
+    const auto value = part.substr(key.size());
+    if (key == "events=" && !value.empty())
+      wanted.events = value;
+    else if (key == "replay=" && !value.empty())
+      wanted.replay = value;
+    else if (key == "role=")
+      wanted.role = HICACHE_TRY(parse_role(value));
+    else
       return fail(ec::invalid_argument,
                   "'" + part
                     + "' is no part of an instance; expected events=ENDPOINT, "
                       "replay=ENDPOINT or role=NAME");
-    }
-    begin = end + 1;
   }
   if (wanted.events.empty() && !wanted.replay.empty())
     return fail(ec::invalid_argument,

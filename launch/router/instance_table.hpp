@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/immovable.hpp"
 #include "cache/store/store_breaker.hpp"
 #include "hicache/clock.hpp"
 #include "hicache/error.hpp"
@@ -83,12 +84,9 @@ class instance_table;
 
 /// A completion under way at an instance. Ends as abandoned unless it is told otherwise before.
 /// Must not outlive the table.
-class instance_lease {
+class instance_lease : immovable {
 public:
   ~instance_lease();
-
-  instance_lease(const instance_lease&) = delete;
-  instance_lease& operator=(const instance_lease&) = delete;
 
   instance_slot slot() const noexcept { return choice_.target; }
   const std::string& address() const noexcept { return address_; }

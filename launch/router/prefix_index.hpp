@@ -72,8 +72,6 @@ public:
   /// The instance has no pages any more, or nobody knows which.
   void forget(instance_slot slot);
 
-  page_shape shape(instance_slot slot) const { return shapes_.at(slot); }
-
   /// The different shapes of all instances whose events have shown one.
   std::vector<page_shape> shapes() const;
 

@@ -60,33 +60,29 @@ json to_json(const instance_status& status) {
 std::vector<prometheus::MetricFamily> to_metrics(const std::vector<instance_status>& instances,
                                                  uint64_t retries) {
   auto families = metric_families{};
-  families.count("hicache_router_retries_total",
-                 "Attempts to complete a prompt at another instance.", retries);
+  families.add("hicache_router_retries_total", "Attempts to complete a prompt at another instance.",
+               retries);
   for (const auto& each : instances) {
     const auto labels = metric_labels{{"upstream", each.address}};
-    const auto gauge = [&](const char* name, const char* help, double value) {
-      families.gauge(name, help, value, labels);
+    const auto add = [&](const char* name, const char* help, uint64_t value) {
+      families.add(name, help, value, labels);
     };
     const auto is_up = each.is_probed && each.breaker == breaker_state::closed;
-    gauge("hicache_router_instance_up", "1 if the instance answers, 0 if not.", is_up ? 1 : 0);
-    gauge("hicache_router_instance_draining", "1 if it gets no new completions.",
-          each.is_draining ? 1 : 0);
-    gauge("hicache_router_running", "Completions under way.", each.running);
-    gauge("hicache_router_waiting_tokens", "Tokens of prompts that it has still to compute.",
-          static_cast<double>(each.waiting_tokens));
-    gauge("hicache_router_cached_pages", "Pages that its events show in L1 or L2.",
-          static_cast<double>(each.pages));
-    families.count("hicache_router_events_lost_total", "Times that its events were lost.",
-                   each.events_lost, labels);
-    families.count("hicache_router_prompt_tokens_total", "Tokens of prompts sent to it.",
-                   each.prompt_tokens, labels);
-    families.count("hicache_router_expected_tokens_total",
-                   "Tokens of these that were expected in its caches.", each.expected_tokens,
-                   labels);
+    add("hicache_router_instance_up", "1 if the instance answers, 0 if not.", is_up ? 1 : 0);
+    add("hicache_router_instance_draining", "1 if it gets no new completions.",
+        each.is_draining ? 1 : 0);
+    add("hicache_router_running", "Completions under way.", each.running);
+    add("hicache_router_waiting_tokens", "Tokens of prompts that it has still to compute.",
+        each.waiting_tokens);
+    add("hicache_router_cached_pages", "Pages that its events show in L1 or L2.", each.pages);
+    add("hicache_router_events_lost_total", "Times that its events were lost.", each.events_lost);
+    add("hicache_router_prompt_tokens_total", "Tokens of prompts sent to it.", each.prompt_tokens);
+    add("hicache_router_expected_tokens_total", "Tokens of these that were expected in its caches.",
+        each.expected_tokens);
     for (auto i = size_t{0}; i < request_outcomes.size(); ++i)
-      families.count("hicache_router_requests_total", "Completions sent to it, by how they ended.",
-                     each.outcomes.at(i),
-                     {labels.front(), {"outcome", std::string{request_outcomes.at(i)}}});
+      families.add("hicache_router_requests_total", "Completions sent to it, by how they ended.",
+                   each.outcomes.at(i),
+                   {labels.front(), {"outcome", std::string{request_outcomes.at(i)}}});
   }
   return families.take();
 }

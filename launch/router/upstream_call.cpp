@@ -17,14 +17,10 @@ namespace {
 /// How often deadlines are looked at while nothing happens.
 constexpr auto wait_max = std::chrono::milliseconds{500};
 
-struct curl_deleter {
-  void operator()(CURL* handle) const noexcept { curl_easy_cleanup(handle); }
-  void operator()(curl_slist* list) const noexcept { curl_slist_free_all(list); }
-};
-
-// CURL and CURLM are one type in C.
-struct multi_deleter {
-  void operator()(CURLM* handle) const noexcept { curl_multi_cleanup(handle); }
+/// Deletes by a function of curl.
+template <auto Free>
+struct freed_by {
+  void operator()(auto* handle) const noexcept { Free(handle); }
 };
 
 long milliseconds(duration time) {
@@ -146,12 +142,12 @@ private:
   }
 
   upstream_request request_;
-  std::unique_ptr<curl_slist, curl_deleter> headers_;
+  std::unique_ptr<curl_slist, freed_by<curl_slist_free_all>> headers_;
   std::array<char, CURL_ERROR_SIZE> trouble_{};
   std::string received_;
   upstream_state state_ = upstream_state::running;
-  std::unique_ptr<CURL, curl_deleter> easy_;
-  std::unique_ptr<CURLM, multi_deleter> multi_;
+  std::unique_ptr<CURL, freed_by<curl_easy_cleanup>> easy_;
+  std::unique_ptr<CURLM, freed_by<curl_multi_cleanup>> multi_;
 };
 
 } // namespace

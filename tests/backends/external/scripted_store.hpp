@@ -28,9 +28,7 @@ public:
   explicit scripted_store(script answer) : answer_(std::move(answer)) {
     const auto address = unix_address_of(path());
     EXPECT_TRUE(address);
-    EXPECT_EQ(
-      ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address->name), address->length),
-      0);
+    EXPECT_EQ(::bind(listener_.get(), address->get(), address->length), 0);
     EXPECT_EQ(::listen(listener_.get(), 1), 0);
     thread_ = std::thread{[this] { serve(); }};
   }
