@@ -1,5 +1,6 @@
 #include "backends/memory_file.hpp"
 
+#include "base/random_number.hpp"
 #include "base/system_message.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
@@ -16,16 +17,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <random>
 
 namespace hicache {
 
 namespace {
-
-uint64_t random_seed() {
-  auto source = std::random_device{};
-  return (uint64_t{source()} << 32) | source();
-}
 
 struct locked_file {
   unique_fd lock;
@@ -146,7 +141,7 @@ void memory_file::label(const std::string& path) {
   if (found.owner != memory_owner::stranger)
     spdlog::warn("{} is damaged, or of another version: the node begins with no pages", path);
   // With another seed, nothing in the memory verifies as a page.
-  contents_ = {random_seed(), false};
+  contents_ = {random_number(), false};
   write_label(place, {memory_.size(), contents_.seed});
   if (read_label(memory_.bytes()).owner != memory_owner::stranger)
     clear_label(memory_.bytes());

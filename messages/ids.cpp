@@ -1,5 +1,7 @@
 #include "hicache/ids.hpp"
 
+#include "base/random_number.hpp"
+
 #include <absl/strings/escaping.h>
 
 // Keys are short, so a function call would cost more than the hash.
@@ -7,7 +9,6 @@
 #include <xxhash.h>
 
 #include <charconv>
-#include <random>
 
 namespace hicache {
 
@@ -31,10 +32,7 @@ std::optional<page_key> parse_page_key(std::string_view text) noexcept {
 }
 
 uint64_t salted_hash(const page_key& key) noexcept {
-  static const auto salt = [] {
-    auto source = std::random_device{};
-    return uint64_t{source()} << 32 | source();
-  }();
+  static const auto salt = random_number();
   return XXH3_64bits_withSeed(key.bytes.data(), key.bytes.size(), salt);
 }
 

@@ -8,6 +8,7 @@
 #include "backends/end_actor.hpp"
 #include "base/about.hpp"
 #include "base/check.hpp"
+#include "base/random_number.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
 #include "messages/object_place.hpp"
@@ -19,7 +20,6 @@
 #include <caf/send.hpp>
 #include <spdlog/spdlog.h>
 
-#include <random>
 #include <utility>
 
 namespace hicache {
@@ -40,11 +40,6 @@ range_guard guard_of(const member_info& member) {
 }
 
 } // namespace
-
-uint64_t random_id() {
-  auto source = std::random_device{};
-  return (uint64_t{source()} << 32) | source();
-}
 
 page_channel_options member_network(page_transport pages, const tls_files& tls) {
   auto options = page_channel_options{pages, nullptr};
@@ -113,7 +108,7 @@ result<void> cluster_member::export_memory() {
   if (options_.exported)
     info_.exported = options_.exported->objects();
   HICACHE_CHECK(info_.exported.count == 0 || info_.exported.headers == segment_bytes);
-  info_.member = random_id();
+  info_.member = random_number();
   info_.capacity_bytes = segment_bytes + info_.exported.count * info_.exported.object_bytes;
   info_.fingerprint = options_.fingerprint;
   if (options_.is_alone)

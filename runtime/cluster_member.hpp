@@ -66,9 +66,6 @@ struct cluster_member_options {
   const clock_source* clock = nullptr;
 };
 
-/// A random number, which tells processes apart.
-uint64_t random_id();
-
 /// How members send each other pages.
 page_channel_options member_network(page_transport pages, const tls_files& tls);
 

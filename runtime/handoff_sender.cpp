@@ -2,6 +2,7 @@
 #include "backends/cluster/segment_memory.hpp"
 #include "base/about.hpp"
 #include "base/page_checksum.hpp"
+#include "base/random_number.hpp"
 #include "base/try.hpp"
 #include "cache/handoff/handoff_exports.hpp"
 #include "cache/hash/page_hash.hpp"
@@ -118,7 +119,7 @@ public:
 private:
   const device_layers pool_;
   const uint64_t fingerprint_;
-  const uint64_t nonce_ = random_id();
+  const uint64_t nonce_ = random_number();
   shared_memory memory_;
   handoff_exports exports_;
   std::vector<handoff_endpoint> senders_;

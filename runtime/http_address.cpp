@@ -1,6 +1,7 @@
 #include "runtime/http_address.hpp"
 
 #include "base/socket_address.hpp"
+#include "base/system_message.hpp"
 #include "base/unique_fd.hpp"
 
 #include <sys/socket.h>
@@ -9,7 +10,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <system_error>
 
 namespace hicache {
 
@@ -42,7 +42,7 @@ result<int> listen_on_unix_socket(const std::string& path) {
   // Connections are possible only after listen(), so the mode is set in time.
   if (!socket || ::bind(socket.get(), address.get(), address.length) != 0
       || ::chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0 || ::listen(socket.get(), SOMAXCONN) != 0)
-    return refuse(std::generic_category().message(errno));
+    return refuse(system_message(errno));
   return socket.release();
 }
 

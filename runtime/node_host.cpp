@@ -7,6 +7,7 @@
 #include "backends/end_actor.hpp"
 #include "base/about.hpp"
 #include "base/limits.hpp"
+#include "base/system_message.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
 #include "messages/page_header.hpp"
@@ -24,7 +25,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 namespace hicache {
@@ -210,7 +210,7 @@ result<void> node_host::open_to_group() const {
       || ::chmod(path, S_IRUSR | S_IWUSR | S_IRGRP | S_IWGRP) != 0)
     return fail(ec::invalid_argument, "--group: cannot give " + options_.socket + " to group "
                                         + std::to_string(*options_.group) + ": "
-                                        + std::generic_category().message(errno)
+                                        + system_message(errno)
                                         + "; expected a group that this user is in");
   return {};
 }

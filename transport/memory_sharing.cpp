@@ -2,6 +2,7 @@
 
 #include "base/limits.hpp"
 #include "base/socket_peer.hpp"
+#include "base/system_message.hpp"
 #include "base/try.hpp"
 
 #include <absl/strings/escaping.h>
@@ -21,7 +22,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -46,8 +46,8 @@ constexpr auto backlog = 64;
 /// Pause of the owner while the process is out of descriptors.
 constexpr auto exhausted_ms = 100;
 
-std::string system_message(const char* call) {
-  return std::string{call} + ": " + std::generic_category().message(errno);
+std::string failure_of(const char* call) {
+  return std::string{call} + ": " + system_message(errno);
 }
 
 struct socket_address {
@@ -70,7 +70,7 @@ std::optional<socket_address> abstract_address(const std::string& name) {
 result<std::string> random_name() {
   auto bytes = std::array<char, 16>{};
   if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    return fail(ec::io_failure, system_message("getrandom"));
+    return fail(ec::io_failure, failure_of("getrandom"));
   return "hicache-" + absl::BytesToHexString({bytes.data(), bytes.size()});
 }
 
@@ -186,7 +186,7 @@ result<std::pair<greeting, unique_fd>> receive(const unique_fd& connection,
   while (got < 0 && errno == EINTR);
   if (got < 0)
     return fail(ec::peer_unreachable,
-                "the owner of memory " + name + " does not answer: " + system_message("recvmsg"));
+                "the owner of memory " + name + " does not answer: " + failure_of("recvmsg"));
   if (got == 0)
     return fail(ec::peer_unreachable, "the owner of memory " + name + " refused");
   auto fd = unique_fd{};
@@ -215,18 +215,18 @@ memory_offer::start(const shared_memory& memory, peer_access access, std::option
   auto name = HICACHE_TRY(random_name());
   auto own = descriptor_for(memory, access);
   if (!own)
-    return fail(ec::io_failure, system_message("fcntl"));
+    return fail(ec::io_failure, failure_of("fcntl"));
   auto stop = unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   if (!stop)
-    return fail(ec::io_failure, system_message("eventfd"));
+    return fail(ec::io_failure, failure_of("eventfd"));
   auto listener = unique_fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
   if (!listener)
-    return fail(ec::io_failure, system_message("socket"));
+    return fail(ec::io_failure, failure_of("socket"));
   const auto at = abstract_address(name);
   if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&at->address), at->length) != 0)
-    return fail(ec::io_failure, system_message("bind"));
+    return fail(ec::io_failure, failure_of("bind"));
   if (::listen(listener.get(), backlog) != 0)
-    return fail(ec::io_failure, system_message("listen"));
+    return fail(ec::io_failure, failure_of("listen"));
   return std::make_unique<memory_offer_thread>(std::move(name), std::move(own), memory.size(),
                                                group, std::move(listener), std::move(stop));
 }
@@ -238,15 +238,15 @@ result<mapped_peer_memory> open_peer_memory(const std::string& name, peer_access
     return fail(ec::peer_unreachable, "'" + name + "' is not the name of shared memory");
   auto connection = unique_fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   if (!connection)
-    return fail(ec::io_failure, system_message("socket"));
+    return fail(ec::io_failure, failure_of("socket"));
   // SO_SNDTIMEO also bounds connect, which blocks while the owner's queue is full.
   const auto limit = timeval{limits::peer_memory_time.count(), 0};
   if (::setsockopt(connection.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) != 0
       || ::setsockopt(connection.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0)
-    return fail(ec::io_failure, system_message("setsockopt"));
+    return fail(ec::io_failure, failure_of("setsockopt"));
   if (::connect(connection.get(), reinterpret_cast<const sockaddr*>(&at->address), at->length) != 0)
     return fail(ec::peer_unreachable,
-                "memory " + name + " is not offered on this host: " + system_message("connect"));
+                "memory " + name + " is not offered on this host: " + failure_of("connect"));
   // Any user could take a name that a dead owner left free.
   const auto peer = socket_peer_of(connection.get());
   if (!peer || (peer->user != ::geteuid() && peer->user != owner))

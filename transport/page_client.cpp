@@ -1,6 +1,7 @@
 #include "base/immovable.hpp"
 #include "base/limits.hpp"
 #include "base/spare_pool.hpp"
+#include "base/system_message.hpp"
 #include "base/try.hpp"
 #include "base/unique_fd.hpp"
 #include "transport/addresses.hpp"
@@ -20,7 +21,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <system_error>
 #include <unordered_map>
 #include <utility>
 
@@ -424,7 +424,7 @@ private:
         || (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*at), address_length(*at))
               != 0
             && errno != EINPROGRESS))
-      return fail(ec::peer_unreachable, std::generic_category().message(errno));
+      return fail(ec::peer_unreachable, system_message(errno));
     auto made
       = std::make_shared<server_connection>(std::move(socket), tls.get(), transfers_, lane_.get());
     made->last_use = ++uses_;

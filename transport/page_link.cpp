@@ -2,6 +2,7 @@
 
 #include "base/limits.hpp"
 #include "base/socket_address.hpp"
+#include "base/system_message.hpp"
 
 #include <openssl/bio.h>
 #include <openssl/err.h>
@@ -16,7 +17,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 namespace hicache {
@@ -310,7 +310,7 @@ void page_link::lose_socket() {
   else if (errno == ETIMEDOUT)
     lose("it is cut off, or takes nothing");
   else
-    lose(std::generic_category().message(errno));
+    lose(system_message(errno));
 }
 
 void page_link::lose_tls() {

@@ -1,5 +1,6 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/system_message.hpp"
 #include "base/try.hpp"
 #include "transport/addresses.hpp"
 #include "transport/page_channel.hpp"
@@ -26,7 +27,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -138,8 +138,8 @@ public:
 
   result<void> open(const sockaddr_storage& at, const std::string& host) {
     const auto cannot = [&](const char* what) {
-      return fail(ec::io_failure, "cannot listen on " + host + ": " + what + ": "
-                                    + std::generic_category().message(errno));
+      return fail(ec::io_failure,
+                  "cannot listen on " + host + ": " + what + ": " + system_message(errno));
     };
     listener_ = unique_fd{::socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
     if (!listener_)

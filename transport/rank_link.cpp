@@ -1,5 +1,7 @@
 #include "transport/rank_link.hpp"
 
+#include "base/system_message.hpp"
+
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
@@ -9,7 +11,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 namespace hicache {
@@ -112,7 +113,7 @@ bool rank_link::read_some() {
   if (got < 0 && errno == EINTR)
     return true;
   if (got <= 0) {
-    lose(got == 0 || errno == ECONNRESET ? "" : std::generic_category().message(errno));
+    lose(got == 0 || errno == ECONNRESET ? "" : system_message(errno));
     return false;
   }
   const auto bytes = std::span{chunk}.first(static_cast<size_t>(got));
