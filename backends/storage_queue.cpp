@@ -213,20 +213,31 @@ void storage_queue::health(health_done done) {
 }
 
 storage_queue::batch_number storage_queue::submit(turn at, batch next) {
-  auto lock = std::unique_lock{state_->mutex};
-  at.number = ++state_->last_number;
-  if (state_->threads == 0 && !state_->is_closing) {
+  const auto state = state_;
+  auto lock = std::unique_lock{state->mutex};
+  at.number = ++state->last_number;
+  if (state->threads == 0 && !state->is_closing) {
+    ++state->workers; // `close` waits for this thread, too.
     lock.unlock();
-    next.call (*state_->store)();
+    auto answer = next.call(*state->store);
+    lock.lock();
+    const auto is_abandoned = state->is_abandoned;
+    lock.unlock();
+    if (!is_abandoned)
+      answer();
+    answer = {};
+    lock.lock();
+    --state->workers;
+    state->changed.notify_all();
     return at.number;
   }
-  const auto is_full = state_->waiting.size() >= limits::storage_queue_batches;
-  if (!state_->is_closing && (at.which == batch_class::health || !is_full)) {
-    state_->waiting.emplace(at, std::move(next));
-    state_->changed.notify_all();
+  const auto is_full = state->waiting.size() >= limits::storage_queue_batches;
+  if (!state->is_closing && (at.which == batch_class::health || !is_full)) {
+    state->waiting.emplace(at, std::move(next));
+    state->changed.notify_all();
     return at.number;
   }
-  const auto reason = state_->is_closing
+  const auto reason = state->is_closing
                         ? error{ec::stopping, {}}
                         : error{ec::limit_reached, "too many batches wait for " + name_};
   lock.unlock();

@@ -105,6 +105,19 @@ TEST(StorageQueueTest, WithoutThreadsABatchRunsOnTheCaller) {
   EXPECT_EQ(runner, std::this_thread::get_id());
 }
 
+TEST(StorageQueueTest, WithoutThreadsTheEndWaitsForACallOnAnotherThread) {
+  auto gate = test::gate{};
+  auto answered = false;
+  auto queue = storage_queue{gate.backend(), 0};
+  auto caller
+    = std::jthread{[&] { queue.lookup(keys, no_deadline, [&](const auto&) { answered = true; }); }};
+  gate.entered.get_future().wait();
+  EXPECT_FALSE(queue.close(1ms)) << "it is still in the store";
+  gate.released.set_value();
+  caller.join();
+  EXPECT_FALSE(answered) << "it was abandoned";
+}
+
 TEST(StorageQueueTest, OneWorkerAnswersInOrder) {
   auto order = std::vector<int>{};
   {

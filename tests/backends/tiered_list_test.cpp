@@ -47,6 +47,9 @@ private:
 
 class TieredListTest : public tiered_test {
 protected:
+  // The store tells on its own threads, also after the last answer; `told_` must outlive it.
+  ~TieredListTest() override { store_.reset(); }
+
   /// How often each key is listed, until the list ends or fails.
   std::map<page_key, int> list_all(ec end = ec::none) {
     auto listed = std::map<page_key, int>{};
