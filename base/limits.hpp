@@ -300,6 +300,9 @@ inline constexpr auto greeting_time = std::chrono::seconds{5};
 /// instead of megabytes for a peer that does not read.
 inline constexpr int page_send_bytes = 256 << 10;
 
+/// Bytes of a page that wake its reader: fewer, and a fast sender wakes it for each segment of TCP.
+inline constexpr size_t page_receive_bytes = 256 << 10;
+
 /// Keepalive of page connections: time of silence in both directions before the first probe, and
 /// the unanswered probes, one second apart, after which the peer counts as gone.
 inline constexpr auto silent_peer_time = std::chrono::seconds{5};

@@ -218,6 +218,9 @@ void page_link::pump(page_sink& sink) {
     return;
   while (is_open_ && (data_.empty() ? parse(sink) : read_data(sink)))
     continue;
+  // TLS reads records, whose lengths only OpenSSL knows.
+  if (!tls_)
+    wake_at(data_.empty() ? 1 : std::min(data_.size() - arrived_, limits::page_receive_bytes));
 }
 
 bool page_link::parse(page_sink& sink) {
@@ -267,6 +270,13 @@ bool page_link::read_data(page_sink& sink) {
   if (arrived_ == data_.size())
     sink.take(kind_, header_, std::exchange(data_, {}));
   return got > 0;
+}
+
+void page_link::wake_at(size_t bytes) {
+  if (std::exchange(wakes_at_, bytes) == bytes)
+    return;
+  const auto count = static_cast<int>(bytes);
+  static_cast<void>(::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVLOWAT, &count, sizeof(count)));
 }
 
 size_t page_link::read_some(std::span<std::byte> into) {

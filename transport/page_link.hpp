@@ -143,6 +143,9 @@ private:
 
   bool read_data(page_sink& sink);
 
+  /// Makes poll(2) report input only when this many bytes are there, or the connection has ended.
+  void wake_at(size_t bytes);
+
   unique_fd socket_;
   std::unique_ptr<ssl_st, void (*)(ssl_st*)> tls_;
   bool is_agreed_;
@@ -162,6 +165,7 @@ private:
   std::vector<std::byte> header_;
   std::span<std::byte> data_;
   size_t arrived_ = 0;
+  size_t wakes_at_ = 1;
 };
 
 } // namespace hicache
