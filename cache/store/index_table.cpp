@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -19,8 +20,8 @@ namespace hicache {
 
 namespace {
 
-/// Prefetch distance of lookups, in keys: a table of millions of keys is in no cache, and the
-/// misses would be waited for one after the other.
+/// Prefetch distance in keys: a table of millions of keys is in no cache, and the misses would be
+/// waited for one after the other.
 constexpr auto keys_ahead = size_t{8};
 
 /// Replicas and their bytes: all, those kept as second keeper, and others on disk.
@@ -175,6 +176,19 @@ struct index_table::state {
 
   auto rank_of(record_index i) const {
     return rank_of(pool[i].key, pool[i].member, pool[i].offset);
+  }
+
+  /// Calls `visit` for each of these, while the next keys are fetched into the caches.
+  /// @param key_of The key of an item.
+  template <class Item, class KeyOf, class Visit>
+  void for_each(std::span<const Item> items, KeyOf key_of, Visit visit) const {
+    for (auto i = size_t{0}; i < std::min(items.size(), keys_ahead); ++i)
+      keys.prefetch(key_of(items[i]));
+    for (auto i = size_t{0}; i < items.size(); ++i) {
+      if (i + keys_ahead < items.size())
+        keys.prefetch(key_of(items[i + keys_ahead]));
+      visit(items[i]);
+    }
   }
 
   /// The replica of this key and member.
@@ -381,9 +395,11 @@ std::optional<std::vector<page_key>> index_table::publish(uint64_t member, uint6
   if (!handle)
     return std::nullopt;
   auto refused = std::vector<page_key>{};
-  for (const auto& page : pages)
+  const auto key_of = [](const announced_page& page) -> const page_key& { return page.key; };
+  state_->for_each(pages, key_of, [&](const announced_page& page) {
     if (!state_->publish(*handle, page, is_second, only_new))
       refused.push_back(page.key);
+  });
   return refused;
 }
 
@@ -391,9 +407,10 @@ bool index_table::withdraw(uint64_t member, uint64_t epoch, std::span<const page
   const auto handle = state_->current(member, epoch);
   if (!handle)
     return false;
-  for (const auto& key : keys)
+  state_->for_each(keys, std::identity{}, [&](const page_key& key) {
     if (const auto i = state_->find(*handle, key); i != no_record)
       state_->remove(i);
+  });
   return true;
 }
 
@@ -455,19 +472,15 @@ located_pages index_table::locate(std::span<const page_key> keys) const {
   found.ends_.reserve(keys.size());
   found.replicas_.reserve(keys.size());
   const auto& pool = state_->pool;
-  for (auto k = size_t{0}; k < std::min(keys.size(), keys_ahead); ++k)
-    state_->keys.prefetch(keys[k]);
-  for (auto k = size_t{0}; k < keys.size(); ++k) {
-    if (k + keys_ahead < keys.size())
-      state_->keys.prefetch(keys[k + keys_ahead]);
-    const auto at = state_->keys.find(keys[k]);
+  state_->for_each(keys, std::identity{}, [&](const page_key& key) {
+    const auto at = state_->keys.find(key);
     for (auto i = at == state_->keys.end() ? no_record : *at; i != no_record;
          i = pool[i].next_of_key)
       if (state_->members[pool[i].member].is_offered)
         found.replicas_.push_back(
           {pool[i].member, pool[i].offset, pool[i].generation, pool[i].length});
     found.ends_.push_back(found.replicas_.size());
-  }
+  });
   return found;
 }
 
