@@ -235,9 +235,10 @@ inline constexpr uint64_t hot_uses = 2;
 /// memory, and keeps it in the CPU cache.
 inline constexpr size_t transfer_bytes = size_t{1} << 20;
 
-/// Bytes of a put that are published together: about a millisecond of copying, so that the first
-/// bytes of a batch travel to other hosts while the rest is written.
-inline constexpr uint64_t put_part_bytes = uint64_t{4} << 20;
+/// Bytes of a put that are published together, so that the first bytes of a batch travel to other
+/// hosts while the rest is written: some milliseconds of copying, beside which a part's messages
+/// cost little. Batches of a rank are longer (storage_batch_pages).
+inline constexpr uint64_t put_part_bytes = uint64_t{16} << 20;
 
 /// Maximum threads copying one batch of pages from or to mapped memory: one does not saturate the
 /// memory bandwidth, four do on most machines.

@@ -102,7 +102,8 @@ protected:
   system_config config_;
   caf::actor_system system_{config_};
   caf::scoped_actor self_{system_};
-  std::vector<std::byte> memory_ = std::vector<std::byte>(16 * slot_bytes_for(page_size));
+  std::vector<std::byte> memory_
+    = std::vector<std::byte>((part_pages + 1) * slot_bytes_for(page_size));
   std::shared_ptr<member_figures> figures_ = std::make_shared<member_figures>();
   std::shared_ptr<copy_requests> asked_ = std::make_shared<copy_requests>();
   segment_actor segment_;
