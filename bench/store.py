@@ -218,6 +218,7 @@ def measure_replicated_put(programs):
 
 
 def measure_values(programs):
+    say(f"values; TCP goes by {pathlib.Path('/proc/sys/net/ipv4/tcp_congestion_control').read_text(encoding='ascii').strip()}")
     has_ucx = shutil.which("ucx_perftest") is not None
     if not has_ucx:
         print("store.py: there is no ucx_perftest (package ucx-utils), so nothing is compared with it", file=sys.stderr)
