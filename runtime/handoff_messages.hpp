@@ -51,6 +51,8 @@ struct handoff_progress {
 /// Last: all layers were announced.
 struct handoff_last {
   token_id token = 0;
+
+  friend bool operator==(const handoff_last&, const handoff_last&) = default;
 };
 
 /// What a sender says; `error` is its failure.
