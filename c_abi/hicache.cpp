@@ -7,10 +7,13 @@
 #include "c_abi/client.hpp"
 #include "c_abi/guarded.hpp"
 #include "c_abi/settings.hpp"
+#include "identity/model_folder.hpp"
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <span>
+#include <string>
 
 using namespace hicache;
 
@@ -133,6 +136,19 @@ int32_t hc_names(const hc_client* client, const void* names, const size_t* lengt
       if (name != nullptr)
         name += lengths[i];
     }
+    return {};
+  });
+}
+
+int32_t hc_model_content(const char* path, char* text, size_t size, hc_error* to) {
+  if (path == nullptr || text == nullptr)
+    return refuse("path or json: NULL", to);
+  return contained(to, [&]() -> result<void> {
+    const auto found = to_json(HICACHE_TRY(read_model_content(path)));
+    if (found.size() >= size)
+      return fail(ec::limit_reached,
+                  "json: expected room for " + std::to_string(found.size() + 1) + " bytes");
+    std::memcpy(text, found.c_str(), found.size() + 1);
     return {};
   });
 }

@@ -269,6 +269,17 @@ int32_t hc_connect(hc_client* client, uint32_t timeout_ms, hc_error* error);
 int32_t hc_names(const hc_client* client, const void* names, const size_t* lengths, size_t count,
                  hc_key* keys);
 
+/// Reads what of a model's folder, an adapter's folder, or a single file of weights decides the
+/// bytes of its KV, by content: all bytes of the weights, once, and remembers the result in
+/// ${XDG_CACHE_HOME:-~/.cache}/hicache/models until a file changes. Needs no client. Blocks for as
+/// long as reading takes.
+/// @param json Receives a JSON object, NUL-terminated: "weights", a digest; "files", digests of
+/// the settings and programs beside them by name; "bytes", of the weights; "changed_ns", when any
+/// of the files or a link to them changed last, in nanoseconds since 1970, but for those of a
+/// Hugging Face cache, which are named by their content.
+/// @param size Of `json` in bytes. HC_LIMIT_REACHED if it is too short.
+int32_t hc_model_content(const char* path, char* json, size_t size, hc_error* error);
+
 /// Stores pages. Pages that the node has or that another client is writing are not written again
 /// and count as stored. A page is visible whole or not at all. Page errors: HC_STORE_FULL,
 /// HC_LIMIT_REACHED, HC_PEER_UNREACHABLE, HC_DEADLINE_EXCEEDED (the page may have been stored

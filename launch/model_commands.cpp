@@ -2,7 +2,7 @@
 
 #include "base/try.hpp"
 #include "base/units.hpp"
-#include "launch/model_folder.hpp"
+#include "identity/model_folder.hpp"
 #include "launch/program.hpp"
 #include "launch/status_line.hpp"
 
@@ -17,16 +17,13 @@ model_commands::model_commands(CLI::App& app) {
     ->add_option("DIR", folder_,
                  "the model's folder, with config.json and *.safetensors, as engines load it")
     ->required();
-  model_id->add_flag("--full", full_,
-                     "read all bytes of the weights instead of a sample of each tensor");
 }
 
 result<int> model_commands::perform() const {
   auto line = status_line{};
-  const auto id = HICACHE_TRY(read_model_id(
-    folder_, full_ ? weights_read::all : weights_read::sample, [&](uint64_t done, uint64_t total) {
-      line.show([&] { return "read " + format_bytes(done) + " of " + format_bytes(total); });
-    }));
+  const auto id = HICACHE_TRY(read_model_id(folder_, [&](uint64_t done, uint64_t total) {
+    line.show([&] { return "read " + format_bytes(done) + " of " + format_bytes(total); });
+  }));
   std::printf("%s\n", id.c_str());
   return exit_ok;
 }

@@ -21,7 +21,6 @@ public:
 
 private:
   std::string folder_;
-  bool full_ = false;
 };
 
 } // namespace hicache

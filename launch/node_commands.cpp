@@ -1,9 +1,14 @@
 #include "launch/node_commands.hpp"
 
 #include "backends/ask.hpp"
+#include "backends/node_client.hpp"
+#include "base/numbers.hpp"
 #include "base/try.hpp"
 #include "base/units.hpp"
+#include "cache/hash/page_hash.hpp"
+#include "cache/hash/sha256.hpp"
 #include "hicache/system_config.hpp"
+#include "identity/facts.hpp"
 #include "launch/program.hpp"
 #include "launch/stop_signal.hpp"
 #include "messages/interfaces.hpp"
@@ -20,8 +25,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <filesystem>
 #include <map>
+#include <memory>
+#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -67,6 +77,75 @@ private:
   const std::string address_;
   const caf::timespan timeout_;
   node_actor node_;
+};
+
+/// The facts behind a name.
+struct named_facts {
+  nlohmann::json facts;
+  /// Of a model alone; engines have more.
+  bool is_folder = false;
+};
+
+/// Finds the facts that engines keep at a node.
+class facts_reader {
+public:
+  facts_reader(std::string address, const tls_files& tls, duration timeout)
+    : network_(system_, tls), address_(std::move(address)), timeout_(timeout) {}
+
+  /// @returns not_found, or invalid_argument about a folder
+  result<named_facts> facts_of(const std::string& text) {
+    if (auto ignored = std::error_code{}; std::filesystem::exists(text, ignored))
+      return named_facts{HICACHE_TRY(facts_of_folder(text)), true};
+    const auto deadline = clock_.now() + timeout_;
+    auto client = as(fingerprint_of(facts_namespace));
+    const auto name = HICACHE_TRY(name_of(text, client, deadline));
+    const auto key = sha256{}.add_framed(facts_namespace).add_framed(name).finish();
+    const auto seen = HICACHE_TRY(client->view(std::array{key}, false, deadline));
+    const auto bytes = seen.pages().front();
+    if (bytes.empty())
+      return fail(ec::not_found,
+                  "the node has no facts of " + text
+                    + ": they were evicted, or it is of a client that names its pages itself");
+    return named_facts{
+      HICACHE_TRY(parse_facts({reinterpret_cast<const char*>(bytes.data()), bytes.size()}))};
+  }
+
+private:
+  using client_ptr = std::unique_ptr<node_client>;
+
+  /// A client of a namespace.
+  client_ptr as(uint64_t fingerprint) {
+    return std::make_unique<node_client>(node_client_options{
+      &system_, network_.node_connector(), address_, {0, fingerprint}, {}, &clock_});
+  }
+
+  /// The name under which facts are kept.
+  result<std::string> name_of(const std::string& text, const client_ptr& client,
+                              time_point deadline) {
+    const auto number = text.size() < 16 ? parse_number<uint64_t>(text) : std::optional<uint64_t>{};
+    const auto page = parse_page_key(text);
+    if (!number && !page)
+      return text;
+    const auto status = HICACHE_TRY(client->status({}, deadline));
+    auto seen = std::set<uint64_t>{};
+    for (const auto& each : status.clients) {
+      const auto fingerprint = each.info.fingerprint;
+      if (number && each.client == *number)
+        return absl::StrFormat("%016x", fingerprint);
+      if (page && seen.insert(fingerprint).second
+          && HICACHE_TRY(as(fingerprint)->exists(std::array{*page}, deadline)).front())
+        return absl::StrFormat("%016x", fingerprint);
+    }
+    return fail(ec::not_found, page ? "none of the node's clients has a page " + text
+                                    : "the node has no client " + text);
+  }
+
+  system_config config_;
+  caf::actor_system system_{config_};
+  rpc_network network_;
+  monotonic_clock clock_;
+  const std::string address_;
+  const duration timeout_;
 };
 
 std::string to_json(const node_status& status) {
@@ -190,7 +269,15 @@ node_commands::node_commands(CLI::App& app) {
   status->add_flag("--json", json_, "print one JSON object");
   top_ = node->add_subcommand("top", "shows, again and again, what its clients do");
   add_duration_flag(*top_, "--interval", interval_, "how often");
-  for (auto* each : {status, top_}) {
+  why_ = node->add_subcommand("why", "tells whose pages are called how, and why two engines share "
+                                     "them or do not");
+  why_
+    ->add_option("OF", whose_,
+                 "one or two of: the number of a client, a namespace of 16 digits (both as status "
+                 "shows them), the name of a page (64 digits), a model's folder")
+    ->required()
+    ->expected(1, 2);
+  for (auto* each : {status, top_, why_}) {
     auto* where = each->add_option_group("where");
     where->add_option("--socket", socket_, "the node's --socket")->type_name("PATH");
     where->add_option("--address", address_, "the node's --listen")->type_name("HOST:PORT");
@@ -210,7 +297,26 @@ result<int> node_commands::perform() const {
     if (const auto where = rpc::parse_endpoint(address_); !where || where->is_path())
       return fail(ec::invalid_argument,
                   "--address: '" + address_ + "' is not an address such as 10.0.0.2:7767");
+  if (why_->parsed())
+    return explain();
   return top_->parsed() ? show_activity() : show_status();
+}
+
+result<int> node_commands::explain() const {
+  auto sides = std::vector<named_facts>{};
+  auto asks = facts_reader{place(), socket_.empty() ? tls_ : tls_files{}, timeout_};
+  for (const auto& of : whose_)
+    sides.push_back(HICACHE_TRY(asks.facts_of(of)));
+  const auto is_pair = sides.size() == 2;
+  const auto with_folder = is_pair && (sides[0].is_folder || sides[1].is_folder);
+  const auto lines = is_pair ? fact_differences(sides[0].facts, sides[1].facts, with_folder)
+                             : facts_in_words(sides[0].facts);
+  for (const auto& line : lines)
+    std::printf("%s\n", line.c_str());
+  if (is_pair && lines.empty())
+    std::printf(with_folder ? "the engine has loaded what is in the folder\n"
+                            : "they share their pages: all facts are equal\n");
+  return is_pair && !lines.empty() ? exit_failed : exit_ok;
 }
 
 result<int> node_commands::show_status() const {

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 namespace hicache {
 
@@ -18,7 +19,7 @@ namespace hicache {
 /// @param between Above 0.
 std::string node_activity(const node_status& before, const node_status& now, duration between);
 
-/// Commands of `hicachectl` for a node: `node status` and `node top`.
+/// Commands of `hicachectl` for a node: `node status`, `node top` and `node why`.
 class node_commands : immovable {
 public:
   /// Adds the command. `app` must not outlive this object.
@@ -37,7 +38,11 @@ private:
 
   result<int> show_activity() const;
 
+  result<int> explain() const;
+
   CLI::App* top_ = nullptr;
+  CLI::App* why_ = nullptr;
+  std::vector<std::string> whose_;
   std::string socket_;
   std::string address_;
   tls_files tls_;

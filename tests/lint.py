@@ -19,7 +19,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PRODUCT = ("base", "messages", "rpc", "cache", "gpu", "transport", "backends", "actors", "stores", "runtime", "launch", "c_abi", "c_tree", "examples")
+PRODUCT = ("base", "messages", "rpc", "cache", "identity", "gpu", "transport", "backends", "actors", "stores", "runtime", "launch", "c_abi", "c_tree", "examples")
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "hicache/lint"
 KEPT_DAYS = 30
 # What only g++ knows, and its precompiled headers.

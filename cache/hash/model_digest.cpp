@@ -1,5 +1,6 @@
 #include "cache/hash/model_digest.hpp"
 
+#include "base/json_fields.hpp"
 #include "base/limits.hpp"
 #include "base/try.hpp"
 #include "cache/hash/sha256.hpp"
@@ -7,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <tuple>
 #include <utility>
 
@@ -19,23 +21,22 @@ using json = nlohmann::json;
 /// Free-form metadata of safetensors writers.
 constexpr auto notes = "__metadata__";
 
+/// Fields that say where a copy came from, and nothing of what it computes.
+constexpr auto origins
+  = std::array{"_name_or_path", "transformers_version", "base_model_name_or_path", "revision"};
+
 tl::unexpected<error> malformed(std::string what) {
   return fail(ec::malformed_message, std::move(what));
 }
 
 /// Parses a JSON object of bounded depth.
-result<json> parse_object(std::string_view text, int levels) {
-  auto too_deep = false;
-  const auto depth = [&](int level, json::parse_event_t, json&) {
-    too_deep |= level > levels;
-    return !too_deep;
-  };
-  auto object = json::parse(text, depth, false);
-  if (too_deep)
+result<json> parse(std::string_view text, int levels) {
+  if (nesting_of(text) > levels)
     return malformed("has more than " + std::to_string(levels) + " levels of JSON");
-  if (!object.is_object())
+  auto object = parse_object(text, text.size(), levels);
+  if (!object)
     return malformed("is no JSON object");
-  return object;
+  return std::move(*object);
 }
 
 bool is_list_of_numbers(const json& value) {
@@ -61,7 +62,7 @@ result<stored_tensor> take_tensor(const std::string& name, const json& value) {
 } // namespace
 
 result<std::vector<stored_tensor>> parse_safetensors(std::string_view header, uint64_t data_bytes) {
-  const auto object = parse_object(header, limits::safetensors_levels);
+  const auto object = parse(header, limits::safetensors_levels);
   if (!object)
     return malformed("has a header that " + object.error().detail);
   auto tensors = std::vector<stored_tensor>{};
@@ -87,28 +88,32 @@ result<std::vector<stored_tensor>> parse_safetensors(std::string_view header, ui
 }
 
 result<std::string> canonical_model_config(std::string_view text) {
-  auto object = HICACHE_TRY(parse_object(text, limits::model_config_levels));
-  object.erase("_name_or_path");
-  object.erase("transformers_version");
+  auto object = HICACHE_TRY(parse(text, limits::model_config_levels));
+  for (const auto* name : origins)
+    object.erase(name);
   return object.dump();
 }
 
-page_key model_digest(const std::vector<model_settings>& settings,
-                      std::vector<hashed_tensor> tensors) {
+page_key tensors_digest(std::vector<hashed_tensor> tensors) {
   std::ranges::sort(tensors, {}, [](const hashed_tensor& x) {
     return std::tie(x.tensor.name, x.tensor.dtype, x.tensor.shape, x.bytes);
   });
   auto hash = sha256{};
-  hash.add_framed("hicache-model-v1").add_number(settings.size());
-  for (const auto& [name, text] : settings)
-    hash.add_framed(name).add_framed(text);
-  hash.add_number(tensors.size());
+  hash.add_framed("hicache-tensors-v1").add_number(tensors.size());
   for (const auto& [tensor, bytes] : tensors) {
     hash.add_framed(tensor.name).add_framed(tensor.dtype).add_number(tensor.shape.size());
     for (const auto extent : tensor.shape)
       hash.add_number(extent);
-    hash.add_number(tensor.end - tensor.begin).add(bytes.bytes.data(), bytes.bytes.size());
+    hash.add_number(tensor.end - tensor.begin).add_framed(bytes);
   }
+  return hash.finish();
+}
+
+page_key model_digest(const std::map<std::string, std::string>& parts) {
+  auto hash = sha256{};
+  hash.add_framed("hicache-model-v2").add_number(parts.size());
+  for (const auto& [name, digest] : parts)
+    hash.add_framed(name).add_framed(digest);
   return hash.finish();
 }
 

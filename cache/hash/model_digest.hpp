@@ -4,6 +4,7 @@
 #include "hicache/ids.hpp"
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,22 +35,17 @@ result<std::vector<stored_tensor>> parse_safetensors(std::string_view header, ui
 /// @returns malformed_message, worded to follow the file's name.
 result<std::string> canonical_model_config(std::string_view text);
 
-/// One settings file of a model.
-struct model_settings {
-  /// Of the file.
-  std::string name;
-  /// As canonical_model_config returns it.
-  std::string text;
-};
-
 struct hashed_tensor {
   stored_tensor tensor;
-  /// SHA-256 of its bytes, or of a sample of them.
-  page_key bytes;
+  /// Digest of its bytes.
+  std::string bytes;
 };
 
 /// One digest for all. Independent of how the tensors are spread over files.
-page_key model_digest(const std::vector<model_settings>& settings,
-                      std::vector<hashed_tensor> tensors);
+page_key tensors_digest(std::vector<hashed_tensor> tensors);
+
+/// One digest for a model.
+/// @param parts Digests of its weights and files, by name.
+page_key model_digest(const std::map<std::string, std::string>& parts);
 
 } // namespace hicache

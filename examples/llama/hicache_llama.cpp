@@ -6,7 +6,7 @@
 #include "examples/llama/completions_server.hpp"
 #include "examples/llama/engine.hpp"
 #include "hicache/hicache.hpp"
-#include "launch/model_folder.hpp"
+#include "identity/model_folder.hpp"
 #include "launch/program.hpp"
 #include "launch/rank_session.hpp"
 #include "launch/shutdown_watch.hpp"
@@ -51,7 +51,7 @@ result<loaded_model> load_model(const std::string& folder, uint32_t rank, uint32
   if (settings.dtype == element_type::fp8)
     return fail(ec::invalid_argument, "--dtype: this engine computes with fp16, bf16 or fp32");
   if (settings.model_id.empty())
-    settings.model_id = HICACHE_TRY(read_model_id(folder, weights_read::all));
+    settings.model_id = HICACHE_TRY(read_model_id(folder));
   return loaded_model{config, std::move(weights)};
 }
 

@@ -2,7 +2,7 @@
 
 #include "base/try.hpp"
 #include "examples/llama/kernels.hpp"
-#include "launch/tensor_file.hpp"
+#include "identity/tensor_file.hpp"
 
 #include <nlohmann/json.hpp>
 

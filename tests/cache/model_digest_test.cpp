@@ -100,52 +100,52 @@ TEST(ModelConfigTest, HasOneFormWhateverItsOrderAndOrigin) {
   EXPECT_EQ(canonical_model_config("{\"a\": \"\xff\"}").error().detail, "is no JSON object");
 }
 
-struct model {
-  std::vector<model_settings> settings = {{"config.json", "{}"}};
-  std::vector<hashed_tensor> tensors
-    = {{{"a", "BF16", {2, 3}, 0, 12}, {}}, {{"b", "F32", {7}, 12, 40}, {}}};
+std::vector<hashed_tensor> two_tensors() {
+  return {{{"a", "BF16", {2, 3}, 0, 12}, "x"}, {{"b", "F32", {7}, 12, 40}, "y"}};
+}
 
-  page_key digest() const { return model_digest(settings, tensors); }
-};
-
-TEST(ModelDigestTest, ChangesWithEverythingThatIsInIt) {
-  const auto changes = std::vector<std::function<void(model&)>>{
-    [](model&) {},
-    [](model& x) { x.settings[0].text = R"({"rope_theta":1})"; },
-    [](model& x) { x.settings[0].name = "quant_config.json"; },
-    [](model& x) {
-      x.settings.push_back({"quant_config.json", "{}"});
+TEST(TensorsDigestTest, ChangesWithEverythingThatIsInIt) {
+  using tensors = std::vector<hashed_tensor>;
+  const auto changes = std::vector<std::function<void(tensors&)>>{
+    [](tensors&) {},
+    [](tensors& x) { x[0].tensor.name = "c"; },
+    [](tensors& x) { x[0].tensor.dtype = "F16"; },
+    [](tensors& x) {
+      x[0].tensor.shape = {3, 2};
     },
-    [](model& x) { x.tensors[0].tensor.name = "c"; },
-    [](model& x) { x.tensors[0].tensor.dtype = "F16"; },
-    [](model& x) {
-      x.tensors[0].tensor.shape = {3, 2};
+    [](tensors& x) {
+      x[0].tensor.shape = {2, 3, 1};
     },
-    [](model& x) {
-      x.tensors[0].tensor.shape = {2, 3, 1};
-    },
-    [](model& x) { x.tensors[0].tensor.end = 13; },
-    [](model& x) { x.tensors[1].bytes.bytes[31] = 1; },
-    [](model& x) { std::swap(x.tensors[0].tensor.name, x.tensors[1].tensor.name); },
-    [](model& x) { x.tensors.pop_back(); },
+    [](tensors& x) { x[0].tensor.end = 13; },
+    [](tensors& x) { x[1].bytes = "z"; },
+    [](tensors& x) { std::swap(x[0].tensor.name, x[1].tensor.name); },
+    [](tensors& x) { x.pop_back(); },
   };
   auto digests = std::set<page_key>{};
   for (const auto& change : changes) {
-    auto changed = model{};
+    auto changed = two_tensors();
     change(changed);
-    digests.insert(changed.digest());
+    digests.insert(tensors_digest(std::move(changed)));
   }
   EXPECT_EQ(digests.size(), changes.size());
 }
 
-TEST(ModelDigestTest, DoesNotDependOnWhereTensorsLie) {
-  auto other = model{};
-  std::ranges::reverse(other.tensors);
-  for (auto& tensor : other.tensors) {
-    tensor.tensor.begin += 100;
-    tensor.tensor.end += 100;
+TEST(TensorsDigestTest, DoesNotDependOnWhereTensorsLie) {
+  auto other = two_tensors();
+  std::ranges::reverse(other);
+  for (auto& [tensor, bytes] : other) {
+    tensor.begin += 100;
+    tensor.end += 100;
   }
-  EXPECT_EQ(other.digest(), model{}.digest());
+  EXPECT_EQ(tensors_digest(other), tensors_digest(two_tensors()));
+}
+
+TEST(ModelDigestTest, NamesAndDigestsOfPartsCount) {
+  auto digests = std::set<page_key>{};
+  for (const auto& parts : std::vector<std::map<std::string, std::string>>{
+         {}, {{"a", "1"}}, {{"a", "2"}}, {{"b", "1"}}, {{"a1", ""}}, {{"a", "1"}, {"b", "1"}}})
+    digests.insert(model_digest(parts));
+  EXPECT_EQ(digests.size(), 6u);
 }
 
 } // namespace

@@ -3,7 +3,7 @@
 
 #include "base/check.hpp"
 #include "cache/hash/model_digest.hpp"
-#include "launch/model_folder.hpp"
+#include "identity/model_folder.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -67,13 +67,11 @@ void check_header(std::string_view header, uint64_t data_bytes) {
 
 void check_file(const model_files& folder, std::string_view content) {
   folder.write("model.safetensors", content);
-  const auto all = read_model_id(folder.path(), weights_read::all, {});
-  const auto sampled = read_model_id(folder.path(), weights_read::sample, {});
-  HICACHE_CHECK(all.has_value() == sampled.has_value());
-  if (!all)
-    HICACHE_CHECK(all.error() == sampled.error() && all.error().code == ec::invalid_argument);
+  const auto id = read_model_id(folder.path());
+  if (id)
+    HICACHE_CHECK(read_model_id(folder.path()) == id);
   else
-    HICACHE_CHECK(read_model_id(folder.path(), weights_read::all, {}) == all);
+    HICACHE_CHECK(id.error().code == ec::invalid_argument);
 }
 
 void check_settings(std::string_view text) {

@@ -93,6 +93,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "hc_close": (c_int32, [c_void_p]),
     "hc_connect": (c_int32, [c_void_p, c_uint32, POINTER(Error)]),
     "hc_names": (c_int32, [c_void_p, c_char_p, c_void_p, c_size_t, c_void_p]),
+    "hc_model_content": (c_int32, [c_char_p, c_char_p, c_size_t, POINTER(Error)]),
     "hc_put": (c_int32, _BATCH),
     "hc_get": (c_int32, _BATCH),
     "hc_lookup": (c_int32, _BATCH),

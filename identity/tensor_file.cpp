@@ -1,4 +1,4 @@
-#include "launch/tensor_file.hpp"
+#include "identity/tensor_file.hpp"
 
 #include "base/limits.hpp"
 #include "base/try.hpp"
@@ -16,33 +16,7 @@
 
 namespace hicache {
 
-namespace {
-
 namespace fs = std::filesystem;
-
-result<tensor_file> open_tensor_file(const fs::path& path) {
-  auto file = HICACHE_TRY(input_file::open(path));
-  auto length = std::array<uint8_t, 8>{};
-  if (file.bytes() < length.size())
-    return bad_file(path, "is too short for safetensors");
-  HICACHE_TRY(file.read(0, length.data(), length.size()));
-  auto header_bytes = uint64_t{0};
-  for (auto i = size_t{0}; i < length.size(); ++i)
-    header_bytes |= uint64_t{length[i]} << (8 * i);
-  if (header_bytes > limits::safetensors_header_bytes
-      || header_bytes > file.bytes() - length.size())
-    return bad_file(path, "is no safetensors file: its first 8 bytes say that a header of "
-                            + std::to_string(header_bytes) + " bytes follows");
-  auto header = std::string(header_bytes, '\0');
-  HICACHE_TRY(file.read(length.size(), header.data(), header.size()));
-  const auto data = length.size() + header_bytes;
-  auto tensors = parse_safetensors(header, file.bytes() - data);
-  if (!tensors)
-    return bad_file(path, tensors.error().detail);
-  return tensor_file{std::move(file), data, std::move(*tensors)};
-}
-
-} // namespace
 
 tl::unexpected<error> bad_file(const fs::path& path, const std::string& what) {
   return fail(ec::invalid_argument, path.string() + " " + what);
@@ -76,6 +50,28 @@ result<void> input_file::read(uint64_t offset, void* target, uint64_t count) con
     count -= static_cast<uint64_t>(got);
   }
   return {};
+}
+
+result<tensor_file> open_tensor_file(const fs::path& path) {
+  auto file = HICACHE_TRY(input_file::open(path));
+  auto length = std::array<uint8_t, 8>{};
+  if (file.bytes() < length.size())
+    return bad_file(path, "is too short for safetensors");
+  HICACHE_TRY(file.read(0, length.data(), length.size()));
+  auto header_bytes = uint64_t{0};
+  for (auto i = size_t{0}; i < length.size(); ++i)
+    header_bytes |= uint64_t{length[i]} << (8 * i);
+  if (header_bytes > limits::safetensors_header_bytes
+      || header_bytes > file.bytes() - length.size())
+    return bad_file(path, "is no safetensors file: its first 8 bytes say that a header of "
+                            + std::to_string(header_bytes) + " bytes follows");
+  auto header = std::string(header_bytes, '\0');
+  HICACHE_TRY(file.read(length.size(), header.data(), header.size()));
+  const auto data = length.size() + header_bytes;
+  auto tensors = parse_safetensors(header, file.bytes() - data);
+  if (!tensors)
+    return bad_file(path, tensors.error().detail);
+  return tensor_file{std::move(file), data, std::move(*tensors)};
 }
 
 result<std::vector<tensor_file>> open_tensor_files(const fs::path& folder) {

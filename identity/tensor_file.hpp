@@ -44,6 +44,9 @@ struct tensor_file {
   std::vector<stored_tensor> tensors;
 };
 
+/// @returns invalid_argument with a sentence about a file that is unreadable or malformed
+result<tensor_file> open_tensor_file(const std::filesystem::path& path);
+
 /// Opens all safetensors files of a model's folder, by name.
 /// @returns invalid_argument with a sentence about a file that is missing, unreadable or malformed
 result<std::vector<tensor_file>> open_tensor_files(const std::filesystem::path& folder);
