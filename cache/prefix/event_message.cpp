@@ -61,10 +61,7 @@ public:
                          {"block_size", page_size_},
                          {"lora_id", nullptr},
                          {"medium", medium_name(event.medium)}};
-      if (format_ == event_format::vllm)
-        stored["lora_name"] = nullptr;
-      if (!event.ns.salt.empty())
-        add_salt(stored, event.ns.salt, keys.size(), is_first);
+      add_namespace(stored, event.ns, keys.size(), is_first);
       list_.push_back(std::move(stored));
       parent = event_id(keys.back());
     }
@@ -91,16 +88,26 @@ private:
     return format_ == event_format::vllm ? "CPU" : "CPU_PINNED";
   }
 
+  /// An adapter's key is its name for routers: the ids of its pages are its own.
   /// @param is_first Whether the first page begins a prompt.
-  void add_salt(json& stored, const std::string& salt, size_t pages, bool is_first) const {
+  void add_namespace(json& stored, const cache_namespace& ns, size_t pages, bool is_first) const {
+    const auto adapter = ns.extra_key.empty() ? json() : json(ns.extra_key);
     if (format_ == event_format::sglang) {
-      stored["cache_salt"] = salt;
+      if (!ns.salt.empty())
+        stored["cache_salt"] = ns.salt;
+      if (!adapter.is_null())
+        stored["lora_name"] = adapter;
       return;
     }
-    auto keys = json::array_t(pages);
-    if (is_first)
-      keys[0] = json::array({salt});
-    stored["extra_keys"] = std::move(keys);
+    stored["lora_name"] = adapter;
+    if (!adapter.is_null() || !ns.salt.empty()) {
+      auto keys = json::array_t(pages, adapter.is_null() ? json() : json(json::array_t{adapter}));
+      if (is_first && !ns.salt.empty())
+        keys[0].push_back(ns.salt);
+      stored["extra_keys"] = std::move(keys);
+    }
+    stored["group_idx"] = 0;
+    stored["kv_cache_spec_kind"] = "full_attention";
   }
 
   event_format format_;

@@ -18,7 +18,10 @@ result<event_format> parse_event_format(std::string_view name);
 /// the list of events, and the data-parallel rank, which is 0. Events are maps:
 ///
 ///     {"type": "BlockStored", "block_hashes", "parent_block_hash": id or nil, "token_ids",
-///      "block_size", "lora_id": nil, "medium"}, with vllm "lora_name": nil, too
+///      "block_size", "lora_id": nil, "medium"}, with sglang "cache_salt" and "lora_name" if the
+///      namespace has them; with vllm "lora_name", "extra_keys" if it has one (of each page: the
+///      adapter's key; of a prompt's first page the salt), "group_idx": 0 and
+///      "kv_cache_spec_kind": "full_attention"
 ///     {"type": "BlockRemoved", "block_hashes", "medium"}
 ///     {"type": "AllBlocksCleared"}
 ///

@@ -70,20 +70,34 @@ TEST(EventMessage, IsWhatSglangPublishes) {
 TEST(EventMessage, IsWhatVllmPublishes) {
   constexpr auto format = event_format::vllm;
   EXPECT_EQ(message(format, pages_stored{host, {}, {}, {key(-123456789)}, count_from(100, 16)}),
-            "93cb41da3054981000009188a474797065ab426c6f636b53746f726564ac626c6f636b5f686173686573"
+            "93cb41da305498100000918aa474797065ab426c6f636b53746f726564ac626c6f636b5f686173686573"
             "91d2f8a432ebb1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f696473dc001064656667"
             "68696a6b6c6d6e6f70717273aa626c6f636b5f73697a6510a76c6f72615f6964c0a66d656469756da343"
-            "5055a96c6f72615f6e616d65c000");
+            "5055a96c6f72615f6e616d65c0a967726f75705f69647800b26b765f63616368655f737065635f6b696e64"
+            "ae66756c6c5f617474656e74696f6e00");
   EXPECT_EQ(message(format, pages_removed{host, {key(-123456789)}}),
             "93cb41da3054981000009183a474797065ac426c6f636b52656d6f766564ac626c6f636b5f6861736865"
             "7391d2f8a432eba66d656469756da343505500");
   EXPECT_EQ(message(format, cache_cleared{}),
             "93cb41da3054981000009181a474797065b0416c6c426c6f636b73436c656172656400");
   EXPECT_EQ(message(format, pages_stored{device, {"", "pepper"}, {}, {key(1), key(2)}, {7, 8}}, 1),
-            "93cb41da3054981000009189a474797065ab426c6f636b53746f726564ac626c6f636b5f686173686573"
+            "93cb41da305498100000918ba474797065ab426c6f636b53746f726564ac626c6f636b5f686173686573"
             "920102b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f696473920708aa626c6f636b5f"
             "73697a6501a76c6f72615f6964c0a66d656469756da3475055a96c6f72615f6e616d65c0aa6578747261"
-            "5f6b6579739291a6706570706572c000");
+            "5f6b6579739291a6706570706572c0a967726f75705f69647800b26b765f63616368655f737065635f6b69"
+            "6e64ae66756c6c5f617474656e74696f6e00");
+}
+
+TEST(EventMessage, NamesTheAdapter) {
+  const auto stored = pages_stored{device, {"adapter@2", "pepper"}, {}, {key(1), key(2)}, {7, 8}};
+  const auto vllm = read(stored, 1, event_format::vllm).at(0);
+  EXPECT_EQ(vllm.at("lora_name"), "adapter@2");
+  EXPECT_EQ(vllm.at("extra_keys"),
+            nlohmann::json::parse(R"([["adapter@2", "pepper"], ["adapter@2"]])"));
+  const auto sglang = read(stored, 1).at(0);
+  EXPECT_EQ(sglang.at("lora_name"), "adapter@2");
+  EXPECT_EQ(sglang.at("cache_salt"), "pepper");
+  EXPECT_FALSE(read(pages_stored{device, {}, {}, {key(1)}, {7}}, 1).at(0).contains("lora_name"));
 }
 
 TEST(EventMessage, NamesTheSaltOfVllmWithTheFirstPageOfAPrompt) {
