@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|ttft|scaling|all} [--short] [--only PART,...] [--json FILE]
+# bench/run.sh {tree|transfer|step|store|node|identity|tiers|codecs|engines|ttft|scaling|all} [--short] [--only PART,...] [--json FILE]
 #
 # Builds what it needs, runs each measurement and its baseline in the same run, and prints one table. --json also writes the
 # rows to FILE. Exits with 0 when all measurements ran, whether or not they meet their targets. Takes a minute or two plus the build.
@@ -9,7 +9,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 usage() {
   cat <<'TEXT'
-Usage: bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|ttft|scaling|all} [--short] [--only PART,...] [--json FILE]
+Usage: bench/run.sh {tree|transfer|step|store|node|identity|tiers|codecs|engines|ttft|scaling|all} [--short] [--only PART,...] [--json FILE]
 
   tree         the prefix cache on one core: match, insert, lock, eviction, events, memory, and its actor
   transfer     copies between L1 and L2 in host memory, and of a GPU if one answers
@@ -17,6 +17,7 @@ Usage: bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|ttft|sca
                the default layout of L2 beside all others
   store        the cluster store by separate processes: values, the index, restarts; beside ucx_perftest if it is installed
   node         pages that clients put into the memory of a node and read there, beside memcpy
+  identity     the digest of a checkpoint, beside reading it
   tiers        an order of stores beside its stores alone, and what it keeps beside an ideal LRU; disk, redis, s3, mooncake and nixl beside fio, redis-benchmark, libcurl and their own clients
   codecs       what codecs keep of computed KV, and how fast they are, beside memcpy
   engines      a node's clients in Python beside those in C++; the store file beside SGLang's and LMCache's files; real engines that start with a filled node, beside what they have themselves
@@ -62,7 +63,7 @@ while [ $# -gt 0 ]; do
       only=$2
       shift
       ;;
-    tree | transfer | step | store | node | tiers | codecs | engines | ttft | scaling | all)
+    tree | transfer | step | store | node | identity | tiers | codecs | engines | ttft | scaling | all)
       [ -z "$what" ] || give_up "one measurement at a time, or all"
       what=$1
       ;;
@@ -70,7 +71,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ -n "$what" ] || give_up "say what to measure: tree, transfer, step, store, node, tiers, codecs, engines, ttft, scaling or all"
+[ -n "$what" ] || give_up "say what to measure: tree, transfer, step, store, node, identity, tiers, codecs, engines, ttft, scaling or all"
 
 # wants PART: true if the part is selected.
 wants() { [ "$what" = "$1" ] || { [ "$what" = all ] && [ "$1" != engines ]; }; }
@@ -79,6 +80,7 @@ targets=()
 ! wants tree || targets+=(tree_bench tree_actor_bench)
 ! wants transfer || targets+=(transfer_bench)
 ! wants node || targets+=(node_bench)
+! wants identity || targets+=(hicache_c)
 ! wants tiers || targets+=(tiers_bench tiers_hits stores_bench)
 ! wants codecs || targets+=(serde_bench)
 ! wants engines || targets+=(node_bench stores_bench hicache-node hicache_c)
@@ -146,6 +148,9 @@ if wants store; then
 fi
 if wants node; then
   measure node_bench
+fi
+if wants identity; then
+  HICACHE_LIBRARY=$root/build/release/c_abi/libhicache.so.1 PYTHONPATH=$root/clients/python python3 -B "$root/bench/identity.py" "$results/identity.json"
 fi
 if wants tiers; then
   measure tiers_bench
