@@ -3,6 +3,7 @@
 import mmap
 import os
 import pathlib
+import time
 
 import pytest
 
@@ -13,6 +14,14 @@ import hicache
 def node():
     with hicache.node("128MiB") as node:
         yield node
+
+
+def settled(folder):
+    """Waits until an engine that starts now is younger than the files of a folder: what changes later than that may not be what it has loaded."""
+    newest = max(place.lstat().st_ctime_ns for place in [folder, *pathlib.Path(folder).rglob("*")])
+    while time.time_ns() < newest + 100_000_000:
+        os.sched_yield()
+    return folder
 
 
 @pytest.fixture

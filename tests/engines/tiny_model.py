@@ -49,6 +49,45 @@ def main(folder, has_window):
     tokens.save_pretrained(folder)
 
 
+def write_adapter(folder, seed, scale=16):
+    """A LoRA adapter of rank 8 for the model without windows, strong enough to change its answers."""
+    import json
+
+    from safetensors.torch import save_file
+
+    made = torch.Generator().manual_seed(seed)
+    sizes = {"q_proj": (256, 256), "v_proj": (256, 128)}
+    tensors = {}
+    for layer in range(4):
+        for name, (width, height) in sizes.items():
+            where = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            tensors[f"{where}.lora_A.weight"] = torch.randn(8, width, generator=made)
+            tensors[f"{where}.lora_B.weight"] = torch.randn(height, 8, generator=made)
+    folder = pathlib.Path(folder)
+    folder.mkdir(exist_ok=True)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": 8, "lora_alpha": scale, "target_modules": sorted(sizes), "bias": "none", "task_type": "CAUSAL_LM",
+              "base_model_name_or_path": str(folder)}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def replace_a_tensor(folder):
+    """Another model with files of the same names, sizes and times."""
+    import os
+
+    file = pathlib.Path(folder) / "model.safetensors"
+    times = file.stat()
+    with open(file, "r+b") as weights:
+        weights.seek(-(1 << 16), os.SEEK_END)
+        bytes_ = bytearray(weights.read())
+        weights.seek(-(1 << 16), os.SEEK_END)
+        # The signs of a tensor's end.
+        bytes_[1::2] = bytes(byte ^ 0x80 for byte in bytes_[1::2])
+        weights.write(bytes_)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
+import hashlib
 import logging
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from hicache._buffers import wrong
 from hicache._calls import AnyResult, Call, Keys
 from hicache._errors import Error
+from hicache._store import Store
+from hicache.identity import FACTS, Identity, canonical
 
 #: Bytes of one batch at the node. Four of them are copied at a time ("threads"), which stays below a client's share, an eighth, of a node of 128 MiB.
 BATCH_BYTES = 2 << 20
@@ -19,24 +24,124 @@ MOST_KEYS = 4096
 MOST_CALLS = 65536
 
 _TLS = ("tls_cert", "tls_key", "tls_ca")
-_SETTINGS: dict[str, Any] = {"socket": str, "address": str, **dict.fromkeys(_TLS, str), "tenant": str, "namespace": str, "timeout": (int, float), "threads": int}
+_SETTINGS: dict[str, Any] = {"socket": str, "address": str, **dict.fromkeys(_TLS, str), "tenant": str, "namespace": str, "timeout": (int, float), "threads": int,
+                             "model_id": str, "numerics": str}
+#: Of those what is part of page names, and no argument of Store.
+_FACTS = ("namespace", "model_id", "numerics")
 
 
-def own_settings(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The settings of hicache among those of an engine: but for "namespace", arguments of Store.
+class Settings(NamedTuple):
+    """What a user tells a plug-in."""
+
+    #: Arguments of Store.
+    store: dict[str, Any]
+    #: What the user adds to page names: "namespace" and "numerics".
+    operator: dict[str, str]
+    #: What the user calls the weights, instead of their digest; empty if they are to be read.
+    model_id: str
+
+
+def own_settings(given: Mapping[str, Any], where: str, engines: Iterable[str] = ()) -> Settings:
+    """The settings of hicache among those of an engine.
 
     @param where What the user knows them as.
-    @raises InvalidArgument one is wrong, or it is not said where the node is
+    @param engines Names of the engine's own settings among them.
+    @raises InvalidArgument one is wrong or not known, or it is not said where the node is
     """
     settings = {}
-    for name, kind in _SETTINGS.items():
-        if name in given:
-            if not isinstance(given[name], kind) or isinstance(given[name], bool):
-                raise wrong(f'{where}: "{name}": {given[name]!r} is not allowed')
-            settings[name] = given[name]
+    for name, value in given.items():
+        if name in _SETTINGS:
+            if not isinstance(value, _SETTINGS[name]) or isinstance(value, bool):
+                raise wrong(f'{where}: "{name}": {value!r} is not allowed')
+            settings[name] = value
+        elif name not in engines:
+            near = difflib.get_close_matches(name, [*_SETTINGS, *engines], 1, 0.5)
+            raise wrong(f'{where}: "{name}" is not known; ' + (f'did you mean "{near[0]}"?' if near else f"expected {', '.join(_SETTINGS)}"))
     if ("socket" in settings) == ("address" in settings):
         raise wrong(f'{where}: "socket": expected the path at which hicache-node listens on this machine, or instead "address", HOST:PORT of one on another')
-    return settings
+    operator = {name: settings[name] for name in ("namespace", "numerics") if settings.get(name)}
+    return Settings({name: value for name, value in settings.items() if name not in _FACTS}, operator, settings.get("model_id", ""))
+
+
+# How often an engine that works tells its facts again: the node may have evicted them, or been restarted.
+_KEEP_S = 300.0
+
+
+class Stores:
+    """Stores of one node, by namespace: an engine has another one when its weights change. Any thread."""
+
+    # What was begun under the name before goes on.
+    _MOST = 2
+
+    def __init__(self, settings: Settings, **options: Any) -> None:
+        self._arguments = {**settings.store, **options}
+        self._lock = threading.Lock()  # Guards what follows.
+        self._stores: dict[str, Store] = {}
+
+    @property
+    def where(self) -> str:
+        return self._arguments.get("socket") or self._arguments["address"]
+
+    def of(self, namespace: str) -> Store:
+        """@raises Error this process cannot open another one"""
+        with self._lock:
+            store = self._stores.get(namespace)
+            if store is None:
+                store = self._stores[namespace] = Store(namespace=namespace, **self._arguments)
+                while len(self._stores) > self._MOST:
+                    self._stores.pop(next(iter(self._stores))).close()
+            return store
+
+    def poll(self) -> None:
+        """Takes what is done, of all stores."""
+        for store in list(self._stores.values()):
+            store.poll()
+
+    def close(self) -> None:
+        with self._lock:
+            while self._stores:
+                self._stores.popitem()[1].close()
+
+
+class Space(Stores):
+    """The pages of an engine: a Store for its identity of the moment. Keeps the facts at the node, too, where people can ask for them."""
+
+    def __init__(self, identity: Identity, settings: Settings, logger: logging.Logger, **options: Any) -> None:
+        """@raises InvalidArgument a setting is wrong"""
+        super().__init__(settings, **options)
+        self.identity = identity
+        self._logger = logger
+        self._told, self._kept_at = "", 0.0
+        # Tells early what is wrong.
+        Store(namespace=FACTS, **self._arguments).close()
+        self._current()
+
+    @property
+    def store(self) -> Store | None:
+        """None as long as it is not known whose pages they are."""
+        return self._current()
+
+    def _current(self) -> Store | None:
+        namespace, facts = self.identity.namespace, self.identity.facts
+        if namespace is None:
+            return None
+        store = self.of(namespace)
+        now = time.monotonic()
+        if self._told != namespace:
+            self._logger.info("hicache: pages of %s are kept by the node at %s: %s", namespace, self.where, canonical(facts))
+        if self._told != namespace or now - self._kept_at > _KEEP_S:
+            self._told, self._kept_at = namespace, now
+            threading.Thread(target=self._keep, args=(namespace, canonical(facts).encode()), name="hicache-facts", daemon=True).start()
+        return store
+
+    def _keep(self, namespace: str, facts: bytes) -> None:
+        try:
+            with Store(namespace=FACTS, **{**self._arguments, "calls": None}) as store:
+                # Nodes and pages know a namespace by its fingerprint.
+                fingerprint = hashlib.sha256(namespace.encode()).hexdigest()[:16]
+                store.put([namespace, fingerprint], [facts, facts])
+        except Error:
+            pass  # What is wrong with the node is told elsewhere.
 
 
 class Trouble:

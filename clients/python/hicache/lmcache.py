@@ -3,7 +3,7 @@
 `NativeClient` is for `lmcache server`, as the connector of an L2 adapter:
 
     --l2-adapter '{"type": "native_plugin", "module_path": "hicache.lmcache", "class_name": "NativeClient",
-      "adapter_params": {"socket": "/run/hicache/node", "namespace": "bfloat16"}}'
+      "adapter_params": {"socket": "/run/hicache/node", "model_id": "content:6d1f… bfloat16", "base_requests_only": true}}'
 
 `HicacheConnectorAdapter` is for LMCache inside of an engine, as a remote storage:
 
@@ -12,6 +12,11 @@
       remote_storage_plugin.hicache.module_path: hicache.lmcache
       remote_storage_plugin.hicache.class_name: HicacheConnectorAdapter
       remote_storage_plugin.hicache.socket: /run/hicache/node
+      remote_storage_plugin.hicache.model_id: content:6d1f…
+      remote_storage_plugin.hicache.base_requests_only: true
+
+LMCache tells its plug-ins neither which weights an engine has nor which adapter or prompt embeddings a request has, and its keys have none of that. So the
+operator says it: what `hicachectl model-id` prints for the model's folder, and that requests are for the model itself.
 """
 
 from __future__ import annotations
@@ -41,8 +46,8 @@ from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 from hicache._buffers import wrong
 from hicache._calls import Call, Keys, Lease, Result
 from hicache._errors import Code, Error, error_of
-from hicache._plugin import BATCH_BYTES, MOST_KEYS, Trouble, own_settings
-from hicache._store import Store
+from hicache._plugin import BATCH_BYTES, MOST_KEYS, Space, Trouble, own_settings
+from hicache.identity import Identity, Source
 
 logger = init_logger(__name__)
 
@@ -53,6 +58,24 @@ _TESTED = ("0.5",)
 _LEASE_PAGES = 16
 # Calls that the library has at a time, of those that read and of those that write: more would wait there, with their time running.
 _OPEN_CALLS = 8
+
+
+# What the operator has to say.
+_SAID = "base_requests_only"
+
+
+def _space(given: dict[str, Any], where: str, facts: dict[str, Any], engines: Sequence[str] = (), **options: Any) -> Space:
+    """@raises InvalidArgument a setting is wrong or missing"""
+    settings = own_settings({name: value for name, value in given.items() if name != _SAID}, where, (_SAID, *engines))
+    if not settings.model_id:
+        raise wrong(f'{where}: "model_id": expected a text that says what LMCache\'s keys do not: the weights, as hicachectl model-id prints them for the '
+                    "model's folder, with what the engine is told beside it, and the data type of the KV")
+    if str(given.get(_SAID)).lower() not in ("true", "1"):
+        raise wrong(f'{where}: "{_SAID}": expected true, which says that no engine serves adapters (LoRA) or prompt embeddings: LMCache\'s keys do not tell '
+                    "them apart")
+    operator = {"operator": settings.operator} if settings.operator else {}
+    identity = Identity({"format": {"engine": "lmcache", **facts}, **operator}, {"model": Source(called=settings.model_id)}, logger)
+    return Space(identity, settings, logger, **options)
 
 
 def _warn_of_versions() -> None:
@@ -97,20 +120,13 @@ class NativeClient:
     does not need a chunk any more, and the adapter does not tell us, so what is never loaded stays pinned for that time.
     """
 
-    def __init__(self, socket: str | None = None, namespace: str = "", *, lease: float = 10.0, **settings: Any) -> None:
-        """@param socket Where the node is, or by "address" and the files of TLS among the settings, which are those of Store.
-        @param namespace What LMCache's keys leave out, as a text: the data type of the KV at least. Engines that differ in it do not see
-        each other's chunks.
+    def __init__(self, *, lease: float = 10.0, **settings: Any) -> None:
+        """@param settings Where the node is, "model_id" and "base_requests_only", and others as for the plug-ins of engines.
         @raises InvalidArgument a setting is wrong: the server does not start
         """
-        if not namespace:
-            raise wrong('adapter_params: "namespace": expected a text that says what LMCache\'s keys do not: the data type of the KV, such as "bfloat16"')
         _warn_of_versions()
-        names = json.dumps({"engine": "lmcache", "mode": "server", "version": lmcache.__version__, "more": namespace}, sort_keys=True)
-        given = own_settings({**settings, **({} if socket is None else {"socket": socket})}, "adapter_params")
-        if unknown := settings.keys() - given.keys():
-            raise wrong(f'adapter_params: "{min(unknown)}" is not known')
-        self._store = Store(namespace=names, lease=lease, **given)
+        self._space = _space(settings, "adapter_params", {"mode": "server"}, ("lease",), lease=lease)
+        self._store = self._space.store
         self._lock = threading.Lock()  # Guards what follows.
         self._last = 0
         self._reads, self._writes = _Lane(), _Lane()
@@ -125,7 +141,6 @@ class NativeClient:
         self._poll = select.epoll()
         self._poll.register(self._store.fileno(), select.EPOLLIN)
         self._poll.register(self._event, select.EPOLLIN)
-        logger.info("hicache: chunks of %s are kept by the node at %s", names, self._store.where)
 
     # What LMCache calls.
 
@@ -204,7 +219,7 @@ class NativeClient:
                 lane.waiting.clear()
             self._pins.clear()
             self._pinned.clear()
-        self._store.close()
+        self._space.close()
         with self._lock:
             self._reads.open.clear()
             self._writes.open.clear()
@@ -335,22 +350,21 @@ class HicacheConnector(RemoteConnector):
         """@raises InvalidArgument a setting is wrong: LMCache logs it and does without the node"""
         super().__init__(context.config, context.metadata)
         _warn_of_versions()
-        settings = _settings(context)
+        given, where = _given(context)
         config, metadata = context.config, context.metadata
         if config.remote_serde not in (None, "naive"):
             raise wrong(f'remote_serde: "{config.remote_serde}" is not allowed: the node keeps chunks as they are; expected "naive"')
         if config.pre_caching_hash_algorithm == "builtin" and "PYTHONHASHSEED" not in os.environ:
             logger.warning("hicache: LMCache names chunks by Python's hash, which differs in each process: set PYTHONHASHSEED, or "
                            "pre_caching_hash_algorithm: sha256_cbor, or no other process finds these chunks")
-        names = {"engine": "lmcache", "mode": "engine", "version": lmcache.__version__, "model": metadata.model_name, "kv_shape": list(metadata.kv_shape),
-                 "kv_dtype": str(metadata.kv_dtype), "mla": metadata.use_mla, "chunk": metadata.chunk_size, "layerwise": config.use_layerwise,
-                 "hash": config.pre_caching_hash_algorithm, "more": settings.pop("namespace", "")}
+        facts = {"mode": "engine", "kv_shape": list(metadata.kv_shape), "kv_dtype": str(metadata.kv_dtype), "mla": metadata.use_mla, "chunk": metadata.chunk_size,
+                 "layerwise": config.use_layerwise, "hash": config.pre_caching_hash_algorithm}
         # A call ends before LMCache stops waiting for it.
-        settings.setdefault("timeout", max(config.blocking_timeout_secs - 1, 1))
-        self._store = Store(namespace=json.dumps(names, sort_keys=True), **settings)
+        given.setdefault("timeout", max(config.blocking_timeout_secs - 1, 1))
+        self._space = _space(given, where, facts, ("module_path", "class_name"))
+        self._store = self._space.store
         self._cpu = context.local_cpu_backend
         self._trouble = Trouble(logger)
-        logger.info("hicache: chunks of %s are kept by the node at %s", self._store.namespace, self._store.where)
 
     async def exists(self, key: Any) -> bool:
         return self._trouble.note(await self._store.start_prefetch([key.to_string()])).pages == 1
@@ -415,17 +429,18 @@ class HicacheConnector(RemoteConnector):
         raise error_of(Code.UNSUPPORTED, "a node knows digests of names, and no names: it cannot list them")
 
     async def close(self) -> None:
-        self._store.close()
+        self._space.close()
 
 
-def _settings(context: Any) -> dict[str, Any]:
-    """Of the URL, or of the entries `remote_storage_plugin.NAME.…`."""
+def _given(context: Any) -> tuple[dict[str, Any], str]:
+    """Settings of the URL, or of the entries `remote_storage_plugin.NAME.…`, and what they are called."""
     if context.plugin_name is None:
         url = urllib.parse.urlsplit(context.url)
         where = {"address": url.netloc} if url.netloc else {"socket": urllib.parse.unquote(url.path)}
-        return own_settings({**where, **dict(urllib.parse.parse_qsl(url.query))}, context.url)
+        return {**where, **dict(urllib.parse.parse_qsl(url.query))}, context.url
     where = f"remote_storage_plugin.{context.plugin_name}"
-    return own_settings({name.removeprefix(where + "."): value for name, value in (context.config.extra_config or {}).items()}, where)
+    extra = context.config.extra_config or {}
+    return {name.removeprefix(where + "."): value for name, value in extra.items() if name.startswith(where + ".")}, where
 
 
 # The length of the text that follows, which says what the bytes behind it are.

@@ -4,8 +4,8 @@
     '{"backend_name": "hicache", "module_path": "hicache.sglang", "class_name": "HicacheStorage", "interface_v1": 1,
       "hicache_storage_pass_prefix_keys": true, "socket": "/run/hicache/node"}'
 
-SGLang's keys say which tokens a page is for, and nothing else. What else makes its bytes what they are is added here: model, rank, the
-pool's layout, type and sizes, and whether pages are whole or in pieces. So engines that differ in any of that never see each other's pages.
+SGLang's keys say which tokens a page is for, and nothing else. What else makes its bytes what they are is in the name, too: sglang_identity.py, and here
+rank, the pool's layout, type and sizes, and whether pages are whole or in pieces. So engines that differ in any of that never see each other's pages.
 """
 
 from __future__ import annotations
@@ -24,14 +24,21 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferRes
 from hicache._buffers import Pointers, wrong
 from hicache._calls import Call
 from hicache._errors import Code, Error, error_of
-from hicache._plugin import BATCH_BYTES, MOST_KEYS, Trouble, own_settings
+from hicache._plugin import BATCH_BYTES, MOST_KEYS, Space, Trouble, own_settings
 from hicache._store import Store
+from hicache.sglang_identity import changed_seams, identify, kv_type
 
 logger = logging.getLogger(__name__)
 
+# How to begin copies with a store.
+Starter = Callable[[Store], Callable[..., Call]]
+
 KV = "kv"
-# One per rank even where the model's KV is the same on all ranks.
-_SHARDED_ALWAYS = ("mamba",)
+# What SGLang reads of hicache-storage-backend-extra-config.
+_OF_SGLANG = ("backend_name", "module_path", "class_name", "interface_v1", "hicache_storage_pass_prefix_keys", "prefetch_threshold", "prefetch_timeout_base",
+              "prefetch_timeout_per_ki_token", "tp_lcm_size", "enable_metadata_cache", "metadata_ttl")
+# Pools whose pages are the same on all ranks of tensor parallelism, by their classes: latents and index keys. All others are cut by heads or states.
+_REPLICATED = re.compile("MLA.*|.*Indexer.*|.*IndexK.*|DeepSeekV4.*|LogicalHostPool")
 
 # The newest release that was tried.
 _TRIED = "0.5.23"
@@ -43,7 +50,7 @@ class HicacheStorage(HiCacheStorage):
     def __init__(self, storage_config: Any, kwargs: dict | None = None) -> None:
         """@raises InvalidArgument a setting is wrong: the attach fails"""
         warn_of_unknown_version()
-        config, settings = storage_config, own_settings(storage_config.extra_config or {}, "hicache-storage-backend-extra-config")
+        config, settings = storage_config, own_settings(storage_config.extra_config or {}, "hicache-storage-backend-extra-config", _OF_SGLANG)
         self._shard = _identity(config, ["tp_rank", "tp_size"])
         # Of a model whose KV is the same on all ranks of tensor parallelism, each rank reads what one has stored.
         self._kv_shard = _identity(config, ["dcp_rank", "dcp_size", "logical_page_size"]) if config.is_mla_model else self._shard
@@ -52,16 +59,15 @@ class HicacheStorage(HiCacheStorage):
         self._is_whole: dict[str, bool] = {}
         self._uses_pieces = bool((config.extra_config or {}).get("interface_v1", 0))
         self._trouble = Trouble(logger)
-        namespace = {"engine": "sglang", "model": config.model_name, "mla": config.is_mla_model, "more": settings.pop("namespace", ""),
-                     **_identity(config, ["pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size"])}
-        self._store = Store(namespace=json.dumps(namespace, sort_keys=True), **settings)
+        stage = _identity(config, ["pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size"])
+        self._space = Space(identify(settings, {"format": {"plug-in": "storage", "mla": config.is_mla_model, **stage}}, has_draft=True), settings, logger)
 
     # What the engine tells.
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         self.mem_pool_host = mem_pool_host
         self._register(KV, mem_pool_host, is_whole=not self._uses_pieces)
-        logger.info("hicache: pages of %s are kept by the node at %s as %s", self._store.namespace, self._store.where, self._suffixes[KV])
+        logger.info("hicache: pages are called %s", self._suffixes[KV])
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
@@ -76,9 +82,9 @@ class HicacheStorage(HiCacheStorage):
         if sizes is None:
             flat = pool.get_dummy_flat_data_page()
             sizes = [flat.numel() * flat.element_size()]
-        shard = self._shard if name in _SHARDED_ALWAYS else self._kv_shard
-        geometry = {"pool": name, "kind": type(pool).__name__, "layout": getattr(pool, "layout", ""), "dtype": str(getattr(pool, "dtype", "")),
-                    "page": getattr(pool, "page_size", 1), "sizes": sizes, "whole": self._is_whole[name], **shard}
+        shard = self._kv_shard if name == KV or _REPLICATED.fullmatch(type(pool).__name__) else self._shard
+        geometry = {"pool": name, "kind": type(pool).__name__, "layout": getattr(pool, "layout", ""), "dtype": kv_type(pool),
+                    "format": getattr(pool, "storage_format_tag", None), "page": getattr(pool, "page_size", 1), "sizes": sizes, "whole": self._is_whole[name], **shard}
         self._pools[name] = pool
         self._suffixes[name] = json.dumps(geometry, sort_keys=True)
 
@@ -89,10 +95,10 @@ class HicacheStorage(HiCacheStorage):
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         """How many pages are there, from the first one on. Those of other hosts are brought to the node."""
-        found = 0
-        for first in range(0, len(keys), MOST_KEYS):
-            names = self._names(KV, keys[first:first + MOST_KEYS])
-            prefix = self._trouble.note(self._store.prefetch(names, chain=True)).prefix
+        found, store = 0, self._space.store
+        for first in range(0, len(keys) if store is not None else 0, MOST_KEYS):
+            names = store.names(self._texts(KV, keys[first:first + MOST_KEYS]))
+            prefix = self._trouble.note(store.prefetch(names, chain=True)).prefix
             found += prefix
             if prefix < len(names):
                 break
@@ -126,25 +132,28 @@ class HicacheStorage(HiCacheStorage):
 
     def _there(self, pool: str, keys: list[str]) -> list[bool]:
         there: list[bool] = []
+        store = self._space.store
+        if store is None:
+            return [False] * len(keys)
         for first in range(0, len(keys), MOST_KEYS):
-            there += self._trouble.note(self._store.prefetch(self._names(pool, keys[first:first + MOST_KEYS]))).ok
+            there += self._trouble.note(store.prefetch(self._texts(pool, keys[first:first + MOST_KEYS]))).ok
         return there
 
     # Pages in pieces, in the engine's host memory.
 
     def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        return self._copy(KV, keys, host_indices, self._store.start_get)
+        return self._copy(KV, keys, host_indices, _getter)
 
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         return self._copy(KV, keys, host_indices, self._putter(KV, extra_info))
 
     def batch_get_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[str, list[bool]]:
-        return {transfer.name: self._transfer(transfer, self._store.start_get, is_get=True) for transfer in transfers}
+        return {transfer.name: self._transfer(transfer, _getter, is_get=True) for transfer in transfers}
 
     def batch_set_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[str, list[bool]]:
-        return {transfer.name: self._transfer(transfer, self._store.start_put, is_get=False) for transfer in transfers}
+        return {transfer.name: self._transfer(transfer, lambda store: store.start_put, is_get=False) for transfer in transfers}
 
-    def _transfer(self, transfer: Any, start: Callable[..., Call], is_get: bool) -> list[bool]:
+    def _transfer(self, transfer: Any, start: Starter, is_get: bool) -> list[bool]:
         name, keys = str(transfer.name), transfer.keys or []
         pool, indices = self._pools[name], transfer.host_indices
         page = getattr(pool, "page_size", 1) or 1
@@ -163,7 +172,7 @@ class HicacheStorage(HiCacheStorage):
                 pool.set_from_flat_data_page(place, data)
         return read
 
-    def _copy(self, pool: str, keys: list[str], host_indices: Any, start: Callable[..., Call]) -> list[bool]:
+    def _copy(self, pool: str, keys: list[str], host_indices: Any, start: Starter) -> list[bool]:
         if self._is_whole[pool]:
             raise error_of(Code.UNSUPPORTED, "pages in pieces were asked for, but the engine was started without interface_v1")
         addresses, lengths = self._pools[pool].get_page_buffer_meta(host_indices)
@@ -176,7 +185,7 @@ class HicacheStorage(HiCacheStorage):
 
     def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[Any]:
         self._need_whole()
-        read = self._batches(KV, keys, list(target_locations), self._store.start_get)
+        read = self._batches(KV, keys, list(target_locations), _getter)
         return [target if is_read else None for is_read, target in zip(read, target_locations, strict=True)]
 
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
@@ -200,29 +209,34 @@ class HicacheStorage(HiCacheStorage):
         return None
 
     def close(self) -> None:
-        self._store.close()
+        self._space.close()
 
-    def _names(self, pool: str, keys: Sequence[str]) -> Any:
+    def _texts(self, pool: str, keys: Sequence[str]) -> list[str]:
         suffix = self._suffixes[pool]
-        return self._store.names([key + suffix for key in keys])
+        return [key + suffix for key in keys]
 
-    def _putter(self, pool: str, extra_info: Any) -> Callable[..., Call]:
+    def _putter(self, pool: str, extra_info: Any) -> Starter:
         """Puts pages as a chain, behind the last page of the prefix, so that the node evicts none before those that follow it."""
         before = getattr(extra_info, "prefix_keys", None)
-        parents = [self._names(pool, before[-1:])[0] if before else None]
 
-        def start(names: Any, pages: Any) -> Call:
-            call = self._store.start_put(names, pages, chain=True, parent=parents[-1])
-            parents.append(names[-1])
-            return call
+        def of(store: Store) -> Callable[..., Call]:
+            parents = [store.names(self._texts(pool, before[-1:]))[0] if before else None]
 
-        return start
+            def start(names: Any, pages: Any) -> Call:
+                call = store.start_put(names, pages, chain=True, parent=parents[-1])
+                parents.append(names[-1])
+                return call
 
-    def _batches(self, pool: str, keys: list[str], pages: Any, start: Callable[..., Call]) -> list[bool]:
+            return start
+
+        return of
+
+    def _batches(self, pool: str, keys: list[str], pages: Any, starter: Starter) -> list[bool]:
         """Copies pages, in several batches at a time; which of them are fine."""
-        if not keys:
-            return []
-        names = self._names(pool, keys)
+        store = self._space.store
+        if not keys or store is None:
+            return [False] * len(keys)
+        start, names = starter(store), store.names(self._texts(pool, keys))
         pieces = len(pages.addresses) // len(keys) if isinstance(pages, Pointers) else 1
         size = sum(pages.lengths[:pieces]) if isinstance(pages, Pointers) else pages[0].numel() * pages[0].element_size()
         step = min(max(BATCH_BYTES // max(size, 1), 1), MOST_KEYS)
@@ -233,6 +247,10 @@ class HicacheStorage(HiCacheStorage):
             return [is_fine for call in calls for is_fine in self._trouble.note(call.result()).ok]
         finally:
             settle(calls)
+
+
+def _getter(store: Store) -> Callable[..., Call]:
+    return store.start_get
 
 
 def settle(calls: Iterable[Call]) -> None:
@@ -248,6 +266,8 @@ def warn_of_unknown_version() -> None:
     numbers = [[int(number) for number in re.findall(r"\d+", each.split("+")[0])[:3]] for each in (version, _TRIED)]
     if numbers[0] > numbers[1]:
         logger.warning("hicache: SGLang %s is newer than %s, the newest that hicache was tried with", version, _TRIED)
+    for seam in changed_seams():
+        raise error_of(Code.UNSUPPORTED, f"SGLang {version} has {seam}: hicache cannot see there what its pages are")
 
 
 def _identity(config: Any, names: list[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,14 +22,15 @@ from typing import Any, NamedTuple
 import torch
 from sglang.srt.mem_cache.hicache_storage import PoolName
 from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoadCounter, UnifiedCacheLinker
-from sglang.srt.runtime_context import get_model, get_parallel
+from sglang.srt.runtime_context import get_parallel
 
 from hicache._buffers import Pointers
 from hicache._calls import AnyResult, Call, Keys, Lease, Result
 from hicache._errors import Code, Error, error_of
-from hicache._plugin import BATCH_BYTES, MOST_KEYS, Trouble, own_settings
+from hicache._plugin import BATCH_BYTES, MOST_KEYS, Space, Trouble, own_settings
 from hicache._store import Store
 from hicache.sglang import settle, warn_of_unknown_version
+from hicache.sglang_identity import identify, kv_type
 
 logger = logging.getLogger(__name__)
 
@@ -53,14 +55,16 @@ class _Part(NamedTuple):
 class _Pinned:
     """What the node keeps for a request."""
 
-    def __init__(self, keys: list[str], leases: list[Lease], pages: int) -> None:
-        self.keys, self.leases, self.pages = keys, leases, pages
+    def __init__(self, store: Store | None, keys: list[str]) -> None:
+        self.store, self.keys = store, keys
+        self.leases: list[Lease] = []
+        self.pages = 0
         self.made = self.used = time.monotonic()
 
-    def answers(self, keys: list[str], now: float) -> bool:
+    def answers(self, store: Store | None, keys: list[str], now: float) -> bool:
         """Whether another look-up has the same answer."""
         most = _LEASE_S / 2 if self.pages == len(keys) else _RETRY_S
-        return now - self.made < most and self.keys == keys
+        return now - self.made < most and self.keys == keys and self.store is store
 
     def unpin(self) -> None:
         for lease in self.leases:
@@ -98,47 +102,63 @@ class HicacheLinker(UnifiedCacheLinker):
         group = params.attn_tp_cache_group or params.tp_cache_group
         rank, size = (torch.distributed.get_rank(group), torch.distributed.get_world_size(group)) if torch.distributed.is_initialized() else (0, 1)
         self._is_writer = not is_shared or rank == 0
-        self._parts = _parts(layers, self._page, {} if is_shared else {"tp_rank": rank, "tp_size": size}, type(pool).__name__)
+        self._parts = _parts(layers, self._page, {} if is_shared else {"tp_rank": rank, "tp_size": size}, type(pool).__name__, kv_type(pool))
         settings = own_settings(extra_config or {}, "linker_extra_config")
-        model = get_model()
-        namespace = {"engine": "sglang linker", "more": settings.pop("namespace", ""),
-                     **{name: getattr(model, name, None) for name in ("model_path", "revision", "quantization", "json_model_override_args")},
-                     **{name: getattr(params, name, None) for name in ("pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size")}}
-        self._store = Store(namespace=json.dumps(namespace, sort_keys=True), lease=_LEASE_S, **settings)
+        stage = {name: getattr(params, name, None) for name in ("pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size")}
+        self._space = Space(identify(settings, {"format": {"plug-in": "linker", **stage}}), settings, logger, lease=_LEASE_S)
         self._trouble = Trouble(logger)
         self._resume = 0.0
+        self._lock = threading.Lock()  # Guards the pins.
         self._pinned: dict[str, _Pinned] = {}
+        self._idle: threading.Timer | None = None
+        self._is_closed = False
         self._queued: dict[str, _Load] = {}
         self._offloaded: collections.deque[bool] = collections.deque()
         self._module = torch.get_device_module(self._device)
         self._loading = ThreadPoolExecutor(1, "hicache-load", self._module.set_device, (self._device,))
         self._offloading = ThreadPoolExecutor(1, "hicache-offload", self._module.set_device, (self._device,))
-        logger.info("hicache: pages of %s are kept by the node at %s in %d parts, the first as %s", self._store.namespace, self._store.where,
-                    len(self._parts), self._parts[0].suffix)
+        logger.info("hicache: pages are kept in %d parts, the first is called %s", len(self._parts), self._parts[0].suffix)
 
     # What the scheduler asks.
 
     def lookup(self, rid: str, transfers: Sequence[Any]) -> list[int]:
         """The lengths of the prefix, in pages, that are pinned for this request."""
         keys, now = list(_only(transfers).keys), time.monotonic()
-        for other in [other for other, pinned in self._pinned.items() if now - pinned.used > _IDLE_S]:
-            self._pinned.pop(other).unpin()
-        pinned = self._pinned.get(rid)
-        if pinned is None or not pinned.answers(keys, now):
+        store = self._space.store
+        with self._lock:
+            pinned = self._pinned.get(rid)
+        if pinned is None or not pinned.answers(store, keys, now):
             # First the new lease, so that no page goes in between.
-            self._pinned[rid], old = self._pin(keys), pinned
+            made, old = self._pin(store, keys), pinned
+            with self._lock:
+                self._pinned[rid] = pinned = made
             if old is not None:
                 old.unpin()
-            pinned = self._pinned[rid]
-        pinned.used = now
+        with self._lock:
+            pinned.used = now
+            self._watch_idle()
         return list(range(1, pinned.pages + 1))
 
-    def _pin(self, keys: list[str]) -> _Pinned:
+    def _watch_idle(self) -> None:
+        """Ends leases that nobody asks for any more, in an engine that has nothing to do as well. With the lock held."""
+        if self._idle is None and self._pinned and not self._is_closed:
+            self._idle = threading.Timer(_IDLE_S, self._unpin_idle)
+            self._idle.daemon = True
+            self._idle.start()
+
+    def _unpin_idle(self) -> None:
+        with self._lock:
+            self._idle, now = None, time.monotonic()
+            for rid in [rid for rid, pinned in self._pinned.items() if now - pinned.used >= _IDLE_S]:
+                self._pinned.pop(rid).unpin()
+            self._watch_idle()
+
+    def _pin(self, store: Store | None, keys: list[str]) -> _Pinned:
         """Pins whole pages, from the first on, as many as the node has and this client may."""
-        pinned, step, end = _Pinned(keys, [], 0), MOST_KEYS // len(self._parts), time.monotonic() + _LOOKUP_S
-        while pinned.pages < len(keys) and self._resume <= time.monotonic() < end:
+        pinned, step, end = _Pinned(store, keys), MOST_KEYS // len(self._parts), time.monotonic() + _LOOKUP_S
+        while store is not None and pinned.pages < len(keys) and self._resume <= time.monotonic() < end:
             some = keys[pinned.pages:pinned.pages + step]
-            lease = self._note(self._store.pin(self._names(some, self._parts), chain=True, timeout=max(end - time.monotonic(), 0)))
+            lease = self._note(store.pin(self._names(store, some, self._parts), chain=True, timeout=max(end - time.monotonic(), 0)))
             pinned.leases.append(lease)
             pages = lease.prefix // len(self._parts)
             pinned.pages += pages
@@ -155,7 +175,9 @@ class HicacheLinker(UnifiedCacheLinker):
     def load(self, rid: str, transfers: Sequence[Any]) -> bool:
         """Queues a load. The answer is the same on all ranks: what fails here is told by finish_layer_wise_loading()."""
         transfer = _only(transfers)
-        self._queued[rid] = _Load(list(transfer.keys), self._pinned.pop(rid, None), transfer.device_indices)
+        with self._lock:
+            pinned = self._pinned.pop(rid, None)
+        self._queued[rid] = _Load(list(transfer.keys), pinned, transfer.device_indices)
         return True
 
     def start_layer_wise_loading(self) -> int:
@@ -178,7 +200,8 @@ class HicacheLinker(UnifiedCacheLinker):
     def offload(self, transfers: Sequence[Any], session_id: str | None = None) -> bool:
         """Queues pages to be stored. SGLang counts completions on all ranks in step, so each is queued and completed, whatever becomes of it."""
         transfer = _only(transfers)
-        self._offloading.submit(self._on_a_stream, self._offload, list(transfer.keys), transfer.device_indices, self.record_offload_ready())
+        # The name of the moment: what is computed with other weights later is called otherwise.
+        self._offloading.submit(self._on_a_stream, self._offload, self._space.store, list(transfer.keys), transfer.device_indices, self.record_offload_ready())
         return True
 
     def num_completed_offloads(self) -> int:
@@ -194,16 +217,21 @@ class HicacheLinker(UnifiedCacheLinker):
         for thread in (self._loading, self._offloading):
             thread.submit(lambda: None).result()
         self._offloaded.clear()
-        for pinned in self._pinned.values():
-            pinned.unpin()
-        self._pinned.clear()
+        with self._lock:
+            for pinned in self._pinned.values():
+                pinned.unpin()
+            self._pinned.clear()
         self.layer_done_counter.reset()
 
     def close(self) -> None:
         self.reset()
+        with self._lock:
+            self._is_closed = True
+            if self._idle is not None:
+                self._idle.cancel()
         self._loading.shutdown()
         self._offloading.shutdown()
-        self._store.close()
+        self._space.close()
 
     def _on_a_stream(self, work: Callable[..., None], *arguments: Any) -> None:
         with self._module.stream(self._module.Stream()):
@@ -247,8 +275,9 @@ class HicacheLinker(UnifiedCacheLinker):
     def _withdraw(self, loads: list[_Load]) -> None:
         """Removes pages, all parts of them, one of which is damaged: others would fail for them too, and what is there is not stored again."""
         step = MOST_KEYS // len(self._parts)
-        for keys in (load.keys[i:i + step] for load in loads for i in range(0, len(load.keys), step)):
-            self._note(self._store.remove(self._names(keys, self._parts), timeout=_LOOKUP_S))
+        for store, keys in ((load.pinned.store, load.keys[i:i + step]) for load in loads if load.pinned and load.pinned.store
+                            for i in range(0, len(load.keys), step)):
+            self._note(store.remove(self._names(store, keys, self._parts), timeout=_LOOKUP_S))
 
     def _read(self, part: _Part, loads: list[_Load], readings: collections.deque[_Reading]) -> None:
         """Begins to read a part of pages into host memory, by their leases."""
@@ -257,45 +286,46 @@ class HicacheLinker(UnifiedCacheLinker):
         readings.append(_Reading(staged, calls))
         for load in loads:
             step = MOST_KEYS // len(self._parts)
-            for lease, first in zip(load.pinned.leases if load.pinned else [], range(0, len(load.keys), step), strict=False):
-                names = self._names(load.keys[first:first + step], [part])
+            store = load.pinned.store if load.pinned else None
+            for lease, first in zip(load.pinned.leases if store else [], range(0, len(load.keys), step), strict=False):
+                names = self._names(store, load.keys[first:first + step], [part])
                 # Of one call a single thread of the library copies.
                 some = max(-(-len(names) // 4), 1)
                 for i in range(0, len(names), some):
                     those = names[i:i + some]
-                    calls.append(self._store.start_get(those, pieces(at, len(those)), lease=lease))
+                    calls.append(store.start_get(those, pieces(at, len(those)), lease=lease))
                     at += len(those)
 
     # In the thread for offloads.
 
-    def _offload(self, keys: list[str], slots: torch.Tensor, events: list[Any]) -> None:
+    def _offload(self, store: Store | None, keys: list[str], slots: torch.Tensor, events: list[Any]) -> None:
         """Stores pages, and says whether they all are in the node."""
         is_stored = True
         try:
             if self._is_writer:
                 for event in events:
                     event.synchronize()
-                is_stored = self._put(keys, slots)
+                is_stored = store is not None and self._put(store, keys, slots)
         except BaseException as trouble:
             logger.error("hicache: pages were not stored: %s", trouble)
             is_stored = False
         self._offloaded.append(is_stored)
 
-    def _put(self, keys: list[str], slots: torch.Tensor) -> bool:
+    def _put(self, store: Store, keys: list[str], slots: torch.Tensor) -> bool:
         """Copies those pages from the device that the node has not."""
         if time.monotonic() < self._resume:
             return False
         there, step = 0, MOST_KEYS // len(self._parts)
         for first in range(0, len(keys), step):
-            result = self._note(self._store.exists(self._names(keys[first:first + step], self._parts)))
+            result = self._note(store.exists(self._names(store, keys[first:first + step], self._parts)))
             if result.error is not None:
                 return False
             there += result.prefix // len(self._parts)
             if result.prefix < len(result):
                 break
-        return there == len(keys) or all([self._put_part(part, keys, there, slots) for part in self._parts])
+        return there == len(keys) or all([self._put_part(store, part, keys, there, slots) for part in self._parts])
 
-    def _put_part(self, part: _Part, keys: list[str], there: int, slots: torch.Tensor) -> bool:
+    def _put_part(self, store: Store, part: _Part, keys: list[str], there: int, slots: torch.Tensor) -> bool:
         missing = len(keys) - there
         staged, pieces = self._stage(part, missing)
         places = slots[there * self._page:]
@@ -303,7 +333,7 @@ class HicacheLinker(UnifiedCacheLinker):
             for buffer, into in zip(buffers, rows, strict=True):
                 into.copy_(buffer[places], non_blocking=True)
         self._until_copied()
-        names = self._names(keys[max(there - 1, 0):], [part])
+        names = self._names(store, keys[max(there - 1, 0):], [part])
         parent, names = (names[0], names[1:]) if there else (None, names)
         some = max(BATCH_BYTES * missing // max(sum(rows.nbytes for layer in staged for rows in layer), 1), 1)
         under_way: collections.deque[Call] = collections.deque()
@@ -313,7 +343,7 @@ class HicacheLinker(UnifiedCacheLinker):
                 if len(under_way) == _WINDOW:
                     is_stored &= self._is_stored(under_way.popleft().result())
                 those = names[i:i + min(some, MOST_KEYS)]
-                under_way.append(self._store.start_put(those, pieces(i, len(those)), chain=True, parent=parent))
+                under_way.append(store.start_put(those, pieces(i, len(those)), chain=True, parent=parent))
                 parent = those[-1]
             return all([self._is_stored(call.result()) for call in under_way]) and is_stored
         finally:
@@ -335,8 +365,8 @@ class HicacheLinker(UnifiedCacheLinker):
 
         return staged, pieces
 
-    def _names(self, keys: Sequence[str], parts: Sequence[_Part]) -> Keys:
-        return self._store.names([key + part.suffix for key in keys for part in parts])
+    def _names(self, store: Store, keys: Sequence[str], parts: Sequence[_Part]) -> Keys:
+        return store.names([key + part.suffix for key in keys for part in parts])
 
     def _until_copied(self) -> None:
         self._module.current_stream().synchronize()
@@ -371,12 +401,12 @@ def _layers(pool: Any, components: Any, params: Any) -> list[list[torch.Tensor]]
     return layers
 
 
-def _parts(layers: list[list[torch.Tensor]], page: int, shard: dict[str, int], kind: str) -> list[_Part]:
+def _parts(layers: list[list[torch.Tensor]], page: int, shard: dict[str, int], kind: str, dtype: str) -> list[_Part]:
     """Layers in groups of about the same size."""
-    sizes = [[list(buffer.shape[1:]) + [str(buffer.dtype)] for buffer in buffers] for buffers in layers]
+    sizes = [[list(buffer.shape[1:]) + [buffer.element_size()] for buffer in buffers] for buffers in layers]
     page_bytes = sum(buffer[0].nbytes for buffers in layers for buffer in buffers) * page
     count = max(min(_MOST_PARTS, len(layers), page_bytes // _PART_BYTES), 1)
-    return [_Part(first, layers[first:last], json.dumps({"pool": kind, "page": page, "first": first, "layers": sizes[first:last], "of": len(layers), **shard},
+    return [_Part(first, layers[first:last], json.dumps({"pool": kind, "dtype": dtype, "page": page, "first": first, "layers": sizes[first:last], "of": len(layers), **shard},
                                                         sort_keys=True)) for first, last in _even(len(layers), count)]
 
 

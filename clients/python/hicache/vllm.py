@@ -3,8 +3,8 @@
     --kv-transfer-config '{"kv_connector": "HicacheConnector", "kv_connector_module_path": "hicache.vllm", "kv_role": "kv_both",
       "kv_load_failure_policy": "recompute", "kv_connector_extra_config": {"socket": "/run/hicache/node", "block_size": 64}}'
 
-vLLM's keys say which tokens a chunk of blocks is for, by a hash, and in which group of layers. What else makes its bytes what they are is added
-here: model, data type, layout, sizes, parallelism and rank. So engines that differ in any of that never see each other's pages.
+vLLM's keys say which tokens a chunk of blocks is for, by a hash, and in which group of layers. What else makes its bytes what they are is in the name,
+too: vllm_identity.py. So engines that differ in any of that never see each other's pages.
 
 The scheduler claims a hit for pages alone that it has pinned in the node. If one is lost nevertheless, the workers say so, and vLLM does what
 `kv_load_failure_policy` says: it computes the tokens itself, or fails the request.
@@ -15,10 +15,7 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
-import hashlib
-import json
 import time
-import uuid
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -26,7 +23,6 @@ from typing import Any, NamedTuple
 import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.logger import init_logger
-from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.kv_offload.base import (GPULoadStoreSpec, LoadStoreSpec, Locality, LookupResult, Medium, OffloadingEvent, OffloadingManager,
                                      OffloadingSpec, OffloadingWorker, PrepareStoreOutput, RequestOffloadingContext, TransferResult,
@@ -36,17 +32,18 @@ from hicache._buffers import wrong
 from hicache._calls import Lease
 from hicache._errors import Code, Error, error_of
 from hicache._offload import Offload, Tensor
-from hicache._plugin import MOST_CALLS, MOST_KEYS, Transfer, Trouble, putter, own_settings
+from hicache._plugin import MOST_CALLS, MOST_KEYS, Space, Stores, Transfer, Trouble, own_settings, putter
 from hicache._store import Store
+from hicache.vllm_identity import changed_seams, engine_core, identify
 
 # A child of vLLM's own logger, whose lines the user sees.
 logger = init_logger(f"vllm.{__name__}")
 
 _TESTED = ("0.32",)
+# What vLLM reads of kv_connector_extra_config, for this connector.
+_OF_VLLM = ("spec_name", "spec_module_path", "block_size", "blocks_per_chunk", "self_describing_kv_events", "offload_prompt_only")
 # Where the connector tells the spec what a spec is not told.
 _TOLD = "hicache"
-# How a worker puts pages together; pages of another one are never read.
-_PAGE_VERSION = 2
 # Look-ups that wait for the node at a time: one that waits for other hosts does not hold up the others.
 _SEARCHES = 4
 # A request that waits longer for room in the engine has its pages looked up, and pinned, again.
@@ -57,7 +54,11 @@ class HicacheConnector(OffloadingConnector):
     """vLLM's connector for offloading, which also knows what to do when a page is lost."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
-        """@raises InvalidArgument a setting is wrong: the engine does not start"""
+        """@raises InvalidArgument, Error(UNSUPPORTED) a setting is wrong: the engine does not start"""
+        warn_of_versions()
+        if "sync_load_budget_bytes" in vllm_config.kv_transfer_config.kv_connector_extra_config:
+            raise wrong('kv_connector_extra_config: "sync_load_budget_bytes": vLLM takes no failure of such a load, and a page may be lost; expected none with '
+                        "HicacheConnector")
         super().__init__(_with_told(vllm_config, kv_cache_config), role, kv_cache_config)
         if self.connector_scheduler is not None and vllm_config.kv_transfer_config.kv_load_failure_policy != "recompute":
             logger.warning('hicache: requests fail whose pages are lost; with "kv_load_failure_policy": "recompute" they are computed instead')
@@ -91,18 +92,16 @@ def warn_of_versions() -> None:
     if ".".join(vllm.__version__.split(".")[:2]) not in _TESTED:
         logger.warning("hicache: vLLM %s was not tested, but %s was; going on as long as its interfaces answer as expected", vllm.__version__,
                        ", ".join(_TESTED))
+    for seam in changed_seams():
+        raise error_of(Code.UNSUPPORTED, f"vLLM {vllm.__version__} has {seam}: hicache cannot see there what its pages are")
 
 
 def _with_told(vllm_config: Any, kv_cache_config: Any) -> Any:
     """A configuration with our spec, and with what the spec has to know of the others."""
-    warn_of_versions()
-    model, cache = vllm_config.model_config, vllm_config.cache_config
-    identity = {"model": model.model, "revision": model.revision, "quantization": model.quantization, "dtype": str(model.dtype),
-                "cache_dtype": cache.cache_dtype, "hash": cache.prefix_caching_hash_algo, "device": current_platform.device_type,
-                "config": hashlib.sha256(model.hf_config.to_json_string(use_diff=False).encode()).hexdigest()[:16],
-                "draft": getattr(vllm_config.speculative_config, "model", None)}
     prefix_groups = [i for i, group in enumerate(kv_cache_config.kv_cache_groups) if isinstance(group.kv_cache_spec, FullAttentionSpec)]
-    return _with_spec(vllm_config, {_TOLD: {"identity": identity, "prefix_groups": prefix_groups}})
+    groups = [[type(group.kv_cache_spec).__name__, group.kv_cache_spec.block_size, group.kv_cache_spec.page_size_bytes, len(group.layer_names)]
+              for group in kv_cache_config.kv_cache_groups]
+    return _with_spec(vllm_config, {_TOLD: {"groups": groups, "prefix_groups": prefix_groups}})
 
 
 def _with_spec(vllm_config: Any, more: dict[str, Any]) -> Any:
@@ -113,14 +112,11 @@ def _with_spec(vllm_config: Any, more: dict[str, Any]) -> Any:
     return made
 
 
-def namespace_of(config: Any, identity: dict[str, Any], more: str) -> str:
-    """What all pages of an engine have in common, the same on the scheduler's side and in each worker."""
-    parallel = config.parallel
-    return json.dumps({"engine": "vllm", "version": vllm.__version__, "model": config.model.name, "dtype": config.model.dtype, "more": more,
-                       "layout": config.kv_cache_layout, "canonical": config.canonical_layout, "replicated": config.replicated_layout,
-                       "blocks": [(group.group_id, group.tokens_per_block) for group in config.groups], "chunk": config.cache.blocks_per_chunk,
-                       "world": parallel.world_size, "tp": parallel.tp_size, "pp": parallel.pp_size, "pcp": parallel.pcp_size,
-                       "dcp": parallel.dcp_size, **identity}, sort_keys=True)
+def format_of(config: Any) -> dict[str, Any]:
+    """How vLLM puts a chunk together."""
+    return {"layout": config.kv_cache_layout, "canonical": config.canonical_layout, "replicated": config.replicated_layout,
+            "blocks": [[group.group_id, group.tokens_per_block] for group in config.groups], "chunk": config.cache.blocks_per_chunk,
+            "tokens per hash": config.cache.tokens_per_hash, "world": config.parallel.world_size}
 
 
 class HicacheOffloadingSpec(OffloadingSpec):
@@ -133,26 +129,24 @@ class HicacheOffloadingSpec(OffloadingSpec):
         if told is None:
             raise wrong('kv-transfer-config: expected "kv_connector": "HicacheConnector" with "kv_connector_module_path": "hicache.vllm": vLLM\'s own '
                         "connector ends the engine when a page is lost")
-        settings = own_settings(config.extra_config, "kv_connector_extra_config")
-        self._namespace = namespace_of(config, {**told["identity"], "pages": _PAGE_VERSION}, settings.pop("namespace", ""))
-        self._prefix_groups = told["prefix_groups"]
-        self._settings = settings
+        self._settings = own_settings({name: value for name, value in config.extra_config.items() if name != _TOLD}, "kv_connector_extra_config", _OF_VLLM)
+        self._told = told
 
     def get_manager(self) -> Manager:
-        logger.info("hicache: pages of %s are kept by the node at %s", self._namespace, self._settings.get("socket") or self._settings["address"])
+        identity = identify(engine_core(), self._settings, {"format": {"plug-in": "connector", "groups": self._told["groups"], **format_of(self.config)}},
+                            ("blocks",))
         groups = [_Group(group.group_id, group.tokens_per_block * self.blocks_per_chunk, self.tokens_per_hash,
-                         group.group_id in self._prefix_groups) for group in self.config.groups]
-        return Manager(self._open(), groups, self.config.parallel.world_size, self.kv_events_config.enable_kv_cache_events)
+                         group.group_id in self._told["prefix_groups"]) for group in self.config.groups]
+        return Manager(Space(identity, self._settings, logger, calls=MOST_CALLS), groups, self.config.parallel.world_size,
+                       self.kv_events_config.enable_kv_cache_events)
 
     def get_worker(self, kv_caches: Any) -> Worker:
         parallel = self.config.parallel
-        worker = Worker(self._open(), kv_caches, [group.group_id for group in self.config.groups], self.blocks_per_chunk, parallel.rank)
+        worker = Worker(Stores(self._settings, calls=MOST_CALLS), kv_caches, [group.group_id for group in self.config.groups], self.blocks_per_chunk,
+                        parallel.rank)
         logger.info("hicache: rank %d of %d copies chunks of %s bytes, one number for each group of layers", parallel.rank,
                     parallel.world_size, worker.page_bytes)
         return worker
-
-    def _open(self) -> Store:
-        return Store(namespace=self._namespace, calls=MOST_CALLS, **self._settings)
 
 
 class _Group(NamedTuple):
@@ -173,17 +167,18 @@ class _Group(NamedTuple):
 class Pages(LoadStoreSpec):
     """What the scheduler tells the workers of a job."""
 
-    def __init__(self, request_id: str, keys: Collection[bytes], epoch: str, parents: dict[int, bytes]) -> None:
+    def __init__(self, request_id: str, keys: Collection[bytes], namespace: str | None, parents: dict[int, bytes]) -> None:
         self.request_id = request_id
         self.keys = list(keys)
-        self.epoch = epoch
+        # None if it is not known yet whose pages they are.
+        self.namespace = namespace
         # For each group the chunk before the first one.
         self.parents = parents
 
 
-def _name(key: bytes, rank: int, epoch: str) -> bytes:
-    """What a rank's part of a chunk is called. An epoch ends when the engine's caches are reset: what was stored before is not found any more."""
-    return key + f"/{rank}/{epoch}".encode()
+def _name(key: bytes, rank: int) -> bytes:
+    """What a rank's part of a chunk is called."""
+    return key + f"/{rank}".encode()
 
 
 class _Pinned(NamedTuple):
@@ -196,6 +191,7 @@ class _Request:
 
     def __init__(self) -> None:
         self.search: Future[_Pinned] | None = None
+        self.store: Store | None = None
         self.searched_at = 0.0
         self.is_loading = False
         self.is_finished = False
@@ -208,13 +204,13 @@ class _Request:
 class Manager(OffloadingManager):
     """The scheduler's side: which chunks are there, and stay until they are loaded. Used by one thread."""
 
-    def __init__(self, store: Store, groups: list[_Group], ranks: int, wants_events: bool) -> None:
-        self._store = store
+    def __init__(self, space: Space, groups: list[_Group], ranks: int, wants_events: bool) -> None:
+        self._space = space
         # Those first that say how much of the others can be of use.
         self._groups = sorted(groups, key=lambda group: not group.is_prefix)
         self._shortest = min(group.tokens for group in groups)
+        logger.info("hicache: chunks have %s tokens, one number for each group of layers; of a prompt only whole chunks are kept", [group.tokens for group in groups])
         self._ranks = ranks
-        self._epoch = ""
         self._requests: dict[str, _Request] = {}
         self._trouble = Trouble(logger)
         self._threads = ThreadPoolExecutor(_SEARCHES, "hicache-search")
@@ -226,12 +222,13 @@ class Manager(OffloadingManager):
     def search(self, request: Any, first_token: int) -> bool:
         """Looks a request's chunks up, and pins them, in a thread of its own. False as long as that goes on."""
         known = self._requests.get(request.request_id)
-        if known is None or known.is_given_up or known.is_loading or request.num_tokens - first_token < self._shortest:
+        store = self._space.store
+        if known is None or known.is_given_up or known.is_loading or request.num_tokens - first_token < self._shortest or store is None:
             return True
-        if known.search is None or time.monotonic() - known.searched_at > _PIN_SECONDS:
+        if known.search is None or known.store is not store or time.monotonic() - known.searched_at > _PIN_SECONDS:
             self._drop(known)
-            known.searched_at = time.monotonic()
-            known.search = self._threads.submit(self._pin, list(request.block_hashes), first_token, self._epoch)
+            known.searched_at, known.store = time.monotonic(), store
+            known.search = self._threads.submit(self._pin, store, list(request.block_hashes), first_token)
         return known.search.done()
 
     def release(self, request_id: str) -> None:
@@ -254,7 +251,7 @@ class Manager(OffloadingManager):
 
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:
         known = self._requests.get(req_context.req_id)
-        if known is None or known.search is None or known.is_given_up:
+        if known is None or known.search is None or known.is_given_up or known.store is not self._space.store:
             return LookupResult.MISS
         if not known.search.done():
             return LookupResult.RETRY
@@ -286,8 +283,9 @@ class Manager(OffloadingManager):
         return PrepareStoreOutput(list(keys), pages, [])
 
     def complete_store(self, keys: Collection[bytes], req_context: Any, success: bool = True) -> None:
-        if self._wants_events:
-            self._checks.append(self._threads.submit(self._there, list(keys), self._epoch))
+        store = self._space.store
+        if self._wants_events and store is not None:
+            self._checks.append(self._threads.submit(self._there, store, list(keys)))
 
     def on_request_finished(self, req_context: Any) -> None:
         known = self._requests.get(req_context.req_id)
@@ -309,8 +307,7 @@ class Manager(OffloadingManager):
         return bool(self._checks)
 
     def reset_cache(self) -> None:
-        """The node's pages are those of other engines too, so they stay; but this engine finds none of them any more."""
-        self._epoch = uuid.uuid4().hex
+        """The node's pages stay: they are those of other engines, too, and of the same weights. If the engine's have changed, its identity has."""
         self._checks.clear()
         for request_id, known in list(self._requests.items()):
             known.is_loading = False
@@ -318,15 +315,14 @@ class Manager(OffloadingManager):
             self._drop(known)
             if known.is_finished:
                 del self._requests[request_id]
-        logger.info("hicache: the caches were reset; from here on this engine finds only what it stores itself")
 
     def shutdown(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._store.close()
+        self._space.close()
 
     # In the threads.
 
-    def _pin(self, hashes: list[bytes], first_token: int, epoch: str) -> _Pinned:
+    def _pin(self, store: Store, hashes: list[bytes], first_token: int) -> _Pinned:
         found: set[bytes] = set()
         leases: list[Lease] = []
         try:
@@ -336,7 +332,7 @@ class Manager(OffloadingManager):
                 before = len(found)
                 for first in range(0, len(keys), step):
                     part = keys[first:first + step]
-                    lease = self._store.pin(self._names(part, epoch), chain=group.is_prefix)
+                    lease = store.pin(self._names(store, part), chain=group.is_prefix)
                     self._trouble.note(lease)
                     leases.append(lease)
                     there = self._on_all_ranks(part, lease.ok)
@@ -349,26 +345,27 @@ class Manager(OffloadingManager):
             self._trouble.tell(trouble)
         return _Pinned(frozenset(found), leases)
 
-    def _there(self, keys: list[bytes], epoch: str) -> list[bytes]:
+    def _there(self, store: Store, keys: list[bytes]) -> list[bytes]:
         """Which of these chunks the node has now, on all ranks."""
         try:
             step = max(MOST_KEYS // self._ranks, 1)
             parts = [keys[first:first + step] for first in range(0, len(keys), step)]
-            return [key for part in parts for key in self._on_all_ranks(part, self._store.exists(self._names(part, epoch)).ok)]
+            return [key for part in parts for key in self._on_all_ranks(part, store.exists(self._names(store, part)).ok)]
         except Error as trouble:
             self._trouble.tell(trouble)
             return []
 
     # The rest.
 
-    def _names(self, keys: list[bytes], epoch: str) -> Any:
-        return self._store.names([_name(key, rank, epoch) for key in keys for rank in range(self._ranks)])
+    def _names(self, store: Store, keys: list[bytes]) -> Any:
+        return store.names([_name(key, rank) for key in keys for rank in range(self._ranks)])
 
     def _on_all_ranks(self, keys: list[bytes], are_fine: list[bool]) -> list[bytes]:
         return [key for i, key in enumerate(keys) if all(are_fine[i * self._ranks:(i + 1) * self._ranks])]
 
     def _pages(self, keys: Collection[bytes], request_id: str) -> Pages:
-        return Pages(request_id, keys, self._epoch, dict(self._requests[request_id].last))
+        store = self._space.store
+        return Pages(request_id, keys, store.namespace if store is not None else None, dict(self._requests[request_id].last))
 
     @staticmethod
     def _drop(known: _Request) -> None:
@@ -392,9 +389,9 @@ class _Job(Transfer):
 class Worker(OffloadingWorker):
     """A rank's side: copies chunks between the blocks of the engine and the node, which the library's threads do. Used by one thread."""
 
-    def __init__(self, store: Store, kv_caches: Any, group_numbers: list[int], blocks_per_chunk: int, rank: int) -> None:
+    def __init__(self, stores: Stores, kv_caches: Any, group_numbers: list[int], blocks_per_chunk: int, rank: int) -> None:
         """@raises Error the blocks are not in host memory"""
-        self._store = store
+        self._stores = stores
         self._blocks_per_chunk = blocks_per_chunk
         self._rank = rank
         self._group_numbers = group_numbers
@@ -407,21 +404,24 @@ class Worker(OffloadingWorker):
                 raise error_of(Code.UNSUPPORTED, f"the engine's blocks are on {tensor.device}, and HicacheConnector copies blocks in host memory "
                                "alone; use vLLM's OffloadingConnector with its TieringOffloadingSpec, and HicacheTier of hicache.vllm_tier "
                                "as a secondary tier")
-        # None for a group of which this rank has no layer.
-        self._groups = [Offload(store, [self._tensor(ref) for ref in refs], blocks_per_chunk) if refs else None for refs in kv_caches.group_data_refs]
-        #: The bytes of a chunk, for each group.
-        self.page_bytes = [group.page_bytes if group else 0 for group in self._groups]
+        self._refs = [[self._tensor(ref) for ref in refs] for refs in kv_caches.group_data_refs]
+        #: The bytes of a chunk, for each group; 0 for one of which this rank has no layer.
+        self.page_bytes = [sum(tensor.block_bytes for tensor in tensors) * blocks_per_chunk for tensors in self._refs]
+        # Of the store used last.
+        self._store: Store | None = None
+        self._groups: list[Offload | None] = []
 
     def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: Any) -> bool:
         return self._submit(_Job(job_id, dst_spec, is_load=False, trouble=self._trouble), src_spec)
 
-    def submit_load(self, job_id: int, src_spec: Any, dst_spec: GPULoadStoreSpec) -> bool:
+    def submit_load(self, job_id: int, src_spec: Any, dst_spec: GPULoadStoreSpec, expedited: bool = False) -> bool:
+        """@param expedited The load is for a request that runs already (vLLM 0.33), and vLLM takes no failure of it: the connector refuses to be started so."""
         return self._submit(_Job(job_id, src_spec, is_load=True, trouble=self._trouble), dst_spec)
 
     def get_finished(self) -> list[TransferResult]:
         if not self._jobs:
             return []
-        self._store.poll()
+        self._stores.poll()
         done = [job for job in self._jobs.values() if job.is_done]
         return [self._finish(job) for job in done]
 
@@ -436,7 +436,7 @@ class Worker(OffloadingWorker):
                 self._jobs[each].are_fine()
 
     def shutdown(self) -> None:
-        self._store.close()
+        self._stores.close()
 
     def _finish(self, job: _Job) -> TransferResult:
         """vLLM is told of a success in any case: its connector takes no other, and ours asks for failures itself."""
@@ -449,17 +449,34 @@ class Worker(OffloadingWorker):
 
     def _submit(self, job: _Job, spec: GPULoadStoreSpec) -> bool:
         self._jobs[job.number] = job
+        is_known = self._open(job.pages.namespace)
         first_block = 0
         for group, (count, first) in enumerate(zip(spec.group_sizes, spec.block_indices, strict=True)):
             blocks = spec.block_ids[first_block:first_block + count]
             first_block += count
             keys = [key for key in job.pages.keys if get_offload_group_idx(key) == self._group_numbers[group]]
             chunks = self._chunks(job, blocks, first % self._blocks_per_chunk, len(keys))
-            if chunks is None or self._groups[group] is None:
+            if chunks is None or not is_known or self._groups[group] is None:
                 job.miss(max(len(keys), 1))
             elif keys:
                 self._begin(job, group, keys, chunks)
         return True
+
+    def _open(self, namespace: str | None) -> bool:
+        """Whether pages of this name can be copied."""
+        if namespace is None:
+            return False
+        try:
+            store = self._stores.of(namespace)
+            if store is not self._store:
+                for group in filter(None, self._groups):
+                    group.close()
+                self._groups = [Offload(store, tensors, self._blocks_per_chunk) if tensors else None for tensors in self._refs]
+                self._store = store
+            return True
+        except Error as trouble:
+            self._trouble.tell(trouble)
+            return False
 
     def _tensor(self, ref: Any) -> Tensor:
         tensor = self._kept[ref.tensor_idx]
@@ -483,6 +500,8 @@ class Worker(OffloadingWorker):
         return [slots[first:first + step] for first in range(0, len(slots), step)]
 
     def _begin(self, job: _Job, group: int, keys: list[bytes], chunks: list[list[int | None]]) -> None:
-        epoch, parent, of = job.pages.epoch, job.pages.parents.get(self._group_numbers[group]), self._groups[group]
-        start = of.start_load if job.is_load else putter(of.start_store, _name(parent, self._rank, epoch) if parent is not None else None)
-        job.begin(start, self._store.names([_name(key, self._rank, epoch) for key in keys]), chunks, of.page_bytes)
+        parent, of = job.pages.parents.get(self._group_numbers[group]), self._groups[group]
+        if parent == keys[0]:
+            parent = None  # Stored once more.
+        start = of.start_load if job.is_load else putter(of.start_store, _name(parent, self._rank) if parent is not None else None)
+        job.begin(start, self._store.names([_name(key, self._rank) for key in keys]), chunks, of.page_bytes)

@@ -5,6 +5,7 @@ import abc
 import ctypes
 import dataclasses
 import importlib
+import logging
 import random
 import sys
 import types
@@ -13,6 +14,7 @@ import pytest
 
 import hicache
 from hicache import Code
+from hicache.identity import Identity, Source
 
 PAGE_TOKENS = 4
 PIECE = 1 << 16
@@ -119,6 +121,11 @@ class HiCacheStorage(abc.ABC):
         locals()[name] = abc.abstractmethod(lambda self: None)
 
 
+def identify(settings, more, has_draft):
+    """Of an engine of which nothing is known but what the operator says."""
+    return Identity({**more, "operator": settings.operator}, {"model": Source(called=settings.model_id or "tiny")}, logging.getLogger())
+
+
 @pytest.fixture
 def engine(monkeypatch, shared_node, request):
     """Makes a storage as a rank of an engine does."""
@@ -130,6 +137,12 @@ def engine(monkeypatch, shared_node, request):
         monkeypatch.setitem(sys.modules, module, types.ModuleType(module))
     monkeypatch.setitem(sys.modules, base.__name__, base)
     monkeypatch.setitem(sys.modules, "torch", torch)
+    # What reads the engine's own configuration needs the engine.
+    facts = types.ModuleType("hicache.sglang_identity")
+    facts.identify = identify
+    facts.kv_type = lambda pool: pool.dtype
+    facts.changed_seams = list
+    monkeypatch.setitem(sys.modules, "hicache.sglang_identity", facts)
     monkeypatch.delitem(sys.modules, "hicache.sglang", raising=False)
     module = importlib.import_module("hicache.sglang")
     opened = []
@@ -187,7 +200,7 @@ def test_the_node_may_be_another_machines(engine, remote):
 
 
 @pytest.mark.parametrize("other", [
-    {"tp_rank": 1, "tp_size": 2}, {"model_name": "another"}, {"pp_rank": 1, "pp_size": 2}, {"attn_cp_rank": 1, "attn_cp_size": 2},
+    {"tp_rank": 1, "tp_size": 2}, {"settings": {"model_id": "another"}}, {"settings": {"numerics": "fast"}}, {"pp_rank": 1, "pp_size": 2}, {"attn_cp_rank": 1, "attn_cp_size": 2},
     {"pool": Pool(layout="page_first")}, {"pool": Pool(dtype="torch.float16")}, {"v1": 0}, {"settings": {"namespace": "another"}},
     {"is_mla_model": True},
 ])
@@ -260,13 +273,14 @@ def test_without_a_node_everything_is_a_miss_and_said_once(engine, tmp_path, cap
 
 def test_a_page_of_another_length_is_a_miss(engine):
     storage = engine()
-    storage._store.put(storage._names("kv", KEYS[:1]), [b"short"]).check()
+    storage._space.store.put(storage._texts("kv", KEYS[:1]), [b"short"]).check()
     assert storage.batch_get_v1(KEYS[:1], indices(0)) == [False]
 
 
 @pytest.mark.parametrize("settings, sentence", [
     ({"socket": None}, '"socket"'), ({"socket": 7}, '"socket"'), ({"timeout": "long"}, '"timeout"'), ({"threads": True}, '"threads"'),
     ({"socket": "x" * 200}, "107 bytes"), ({"address": "127.0.0.1:1"}, '"address"'),
+    ({"tenat": "t"}, 'did you mean "tenant"'), ({"name_space": "n"}, 'did you mean "namespace"'), ({"interface_v2": 1}, 'did you mean "interface_v1"'),
 ])
 def test_a_wrong_setting_fails_the_attach_with_a_sentence(engine, settings, sentence):
     with pytest.raises(hicache.InvalidArgument, match=sentence):

@@ -71,13 +71,13 @@ def free_port():
 
 
 @contextlib.contextmanager
-def lmcache_server(folder, node=None, namespace="bfloat16"):
+def lmcache_server(folder, node=None, model_id="bfloat16"):
     """A server, with the node below it if there is one; yields its port."""
     port, http = free_port(), free_port()
     below = []
     if node:
         adapter = {"type": "native_plugin", "module_path": "hicache.lmcache", "class_name": "NativeClient",
-                   "adapter_params": {"socket": node.socket, "namespace": namespace}}
+                   "adapter_params": {"socket": node.socket, "model_id": model_id, "base_requests_only": True}}
         below = ["--l2-adapter", json.dumps(adapter)]
     log = folder / "server.log"
     with program(log, sys.executable, "-m", "lmcache.cli.main", "server", "--host", "localhost", "--port", port, "--http-port", http,

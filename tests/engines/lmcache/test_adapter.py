@@ -36,10 +36,10 @@ def value_of(chunk):
 class Adapter:
     """The adapter that `lmcache server` makes of our entry of --l2-adapter, with waiting."""
 
-    def __init__(self, socket, namespace="float32", **params):
+    def __init__(self, socket, model_id="float32", **params):
         config = plugin.NativePluginL2AdapterConfig.from_dict({
             "module_path": "hicache.lmcache", "class_name": "NativeClient", "max_capacity_gb": 1,
-            "adapter_params": {"socket": socket, "namespace": namespace, **params}})
+            "adapter_params": {"socket": socket, "model_id": model_id, "base_requests_only": True, **params}})
         self.real = plugin._create_native_plugin_l2_adapter(config)
         self.client = self.real._client
 
@@ -98,8 +98,8 @@ def test_what_is_stored_is_found_and_loaded(node):
         assert [value_of(each) for each in into] == [0, 1, 2, 3, 4]
 
 
-def test_salt_model_and_namespace_keep_chunks_apart(node):
-    with adapter(node) as one, adapter(node, namespace="bfloat16") as other:
+def test_salt_model_and_weights_keep_chunks_apart(node):
+    with adapter(node) as one, adapter(node, model_id="bfloat16") as other:
         assert one.store([key(1)], [chunk(1)]).is_successful()
         assert one.look_up([key(1), key(1, salt="alice"), key(1, model="tall")]) == [True, False, False]
         assert other.look_up([key(1)]) == [False]
@@ -212,6 +212,9 @@ def test_closing_ends_what_is_under_way(node):
         each.raw_data.fill_(-1)  # Nobody reads it any more.
 
 
-def test_a_server_without_a_namespace_is_refused(node):
-    with pytest.raises(hicache.InvalidArgument, match="data type of the KV"):
-        NativeClient(node.socket, "")
+@pytest.mark.parametrize("params, what", [({"base_requests_only": True}, '"model_id": expected a text that says what LMCache\'s keys do not: the weights'),
+                                          ({"model_id": "m"}, '"base_requests_only": expected true'), ({"model_id": "m", "base_requests_only": False}, "adapters"),
+                                          ({"model_id": "m", "base_requests_only": True, "tenat": "t"}, 'did you mean "tenant"')])
+def test_a_server_of_which_it_is_not_said_whose_chunks_it_has_is_refused(node, params, what):
+    with pytest.raises(hicache.InvalidArgument, match=what):
+        NativeClient(socket=node.socket, **params)

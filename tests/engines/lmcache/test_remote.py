@@ -17,11 +17,11 @@ def settings(**more):
     return {"chunk_size": CHUNK, "local_cpu": False, "max_local_cpu_size": 0.5, "pre_caching_hash_algorithm": "sha256_cbor", **more}
 
 
-def plugin(node, namespace="", **more):
+def plugin(node, model_id="m", **more):
     where = "remote_storage_plugin.hicache"
     return settings(remote_storage_plugins=["hicache"], extra_config={
         f"{where}.module_path": "hicache.lmcache", f"{where}.class_name": "HicacheConnectorAdapter", f"{where}.socket": node.socket,
-        f"{where}.namespace": namespace, f"{where}.timeout": 5}, **more)
+        f"{where}.model_id": model_id, f"{where}.base_requests_only": True, f"{where}.timeout": 5}, **more)
 
 
 @contextlib.contextmanager
@@ -61,4 +61,4 @@ def test_engines_get_what_others_stored(node, tmp_path):
             while second.ask({"settings": None, "do": ["store", "lookup"]})[1] != TOKENS:
                 assert time.monotonic() < end, "the node is back, and nothing is stored"
             assert second.ask({"settings": None, "do": ["retrieve"]}) == [[TOKENS, True]]
-    assert "hicache: chunks of" in (tmp_path / "engine.log").read_text()
+    assert "hicache: pages of" in (tmp_path / "engine.log").read_text()

@@ -23,6 +23,9 @@ def expected(tmp_path_factory):
     with vllm(tmp_path_factory.mktemp("oracle"), 1) as running:
         return running.ask()["tokens"]
 
+# Pages that say whose chunks the others are.
+FACTS = 2
+
 
 def until_written(store, pages):
     """The server writes behind."""
@@ -37,11 +40,11 @@ def test_fresh_processes_go_on_with_what_others_left(node, damage, expected, tmp
         with lmcache_server(tmp_path, node) as port, vllm(tmp_path, 1, port) as running:
             cold = running.ask()
             assert cold["tokens"] == expected and cold["cached"] == [0] * 4
-            until_written(store, sum(CHUNKS))
+            until_written(store, sum(CHUNKS) + FACTS)
             running.begin()  # Both are killed while they are at it.
 
         found = store.node_status()["pages_found"]
-        with lmcache_server(tmp_path, node, namespace="float16") as port, vllm(tmp_path, 1, port) as running:
+        with lmcache_server(tmp_path, node, model_id="float16") as port, vllm(tmp_path, 1, port) as running:
             other = running.ask()
             assert other["tokens"] == expected and other["cached"] == [0] * 4
         assert store.node_status()["pages_found"] == found
@@ -67,7 +70,7 @@ def test_two_ranks_go_on_alone_with_what_two_ranks_left(node, expected, tmp_path
         with lmcache_server(tmp_path, node) as port, vllm(tmp_path, 2, port) as running:
             cold = running.ask()
             assert cold["cached"] == [0] * 4
-            until_written(store, 2 * sum(CHUNKS))
+            until_written(store, 2 * sum(CHUNKS) + FACTS)
 
         with lmcache_server(tmp_path, node) as port, vllm(tmp_path, 2, port) as running:
             warm = running.ask()

@@ -10,9 +10,10 @@ import sys
 import time
 
 
-def _generate(engine, prompts, tokens):
+def _generate(engine, prompts, tokens, adapter=None):
     start = time.monotonic()
-    outputs = engine.generate(input_ids=prompts, sampling_params={"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True})
+    more = {"lora_path": [adapter] * len(prompts)} if adapter else {}
+    outputs = engine.generate(input_ids=prompts, sampling_params={"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}, **more)
     seconds = time.monotonic() - start
     return [{"seconds": seconds, "tokens": output["output_ids"], "cached": output["meta_info"]["cached_tokens"],
              "finish": output["meta_info"]["finish_reason"]["type"], **(output["meta_info"].get("cached_tokens_details") or {})}
@@ -37,7 +38,10 @@ def main():
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            answer = _generate(engine, **request["generate"]) if "generate" in request else _flush(engine)
+            if "generate" in request:
+                answer = _generate(engine, **request["generate"])
+            else:
+                answer = engine.update_weights_from_disk(request["update"])[0] if "update" in request else _flush(engine)
         except Exception as trouble:  # The test decides whether it was to be expected.
             answer = {"trouble": f"{type(trouble).__name__}: {trouble}"}
         print(json.dumps(answer), file=answers, flush=True)

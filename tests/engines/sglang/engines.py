@@ -127,14 +127,14 @@ class Engine(Server):
         assert may_fail or not (isinstance(answer, dict) and "trouble" in answer), answer["trouble"]
         return answer
 
-    def begin(self, prompts=None, tokens=ANSWER):
+    def begin(self, prompts=None, tokens=ANSWER, **more):
         """Asks for one prompt after the other, so that each is computed as it is in other runs."""
         for prompt in PROMPTS if prompts is None else prompts:
-            self.ask({"generate": {"prompts": [prompt], "tokens": tokens}})
+            self.ask({"generate": {"prompts": [prompt], "tokens": tokens, **more}})
 
-    def generate(self, prompts=None, tokens=ANSWER):
+    def generate(self, prompts=None, tokens=ANSWER, **more):
         prompts = PROMPTS if prompts is None else prompts
-        self.begin(prompts, tokens)
+        self.begin(prompts, tokens, **more)
         return [output for _ in prompts for output in self.answer()]
 
     def flush(self):

@@ -1,5 +1,6 @@
 """The external linker's calls with SGLang's own pools and counters over a real node, without an engine around them."""
 
+import logging
 import sys
 import time
 import types
@@ -19,6 +20,7 @@ from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer  # noqa:
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool  # noqa: E402
 
 import hicache.sglang_linker  # noqa: E402
+from hicache.identity import Identity, Source  # noqa: E402
 
 PAGE, LAYERS, SLOTS = 8, 6, 256
 KEYS = [f"{i:064x}" for i in range(12)]
@@ -47,11 +49,10 @@ def filled(pool, buffers, seed):
 @pytest.fixture
 def linker(node, monkeypatch):
     """Makes a linker as a rank of an engine does."""
-    model = types.SimpleNamespace(model_path="tiny", revision=None, quantization=None, json_model_override_args="{}")
     opened = []
 
     def make(pool, rank=0, size=1, components=("FULL",), path="tiny", page=PAGE, **settings):
-        monkeypatch.setattr(hicache.sglang_linker, "get_model", lambda: types.SimpleNamespace(**{**vars(model), "model_path": path}))
+        monkeypatch.setattr(hicache.sglang_linker, "identify", lambda settings, more: Identity({**more, "operator": settings.operator}, {"model": Source(called=path)}, logging.getLogger()))
         monkeypatch.setattr(hicache.sglang_linker, "get_parallel", lambda: types.SimpleNamespace(dcp_size=1))
         monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.distributed, "get_rank", lambda _: rank)
@@ -139,7 +140,7 @@ def test_a_damaged_page_fails_one_load_and_no_other(linker, damage):
     assert second.lookup("a", transfer(KEYS[:4])) == [1, 2, 3, 4]
     damage()
     assert not load(second, "a", KEYS[:4], 4, 5, 6, 7)
-    until(lambda: second._store.stats()["open_calls"] == 0, "the end of all calls")
+    until(lambda: second._space.store.stats()["open_calls"] == 0, "the end of all calls")
     assert second.lookup("b", transfer(KEYS[:4])) == []
     assert store(first, KEYS[:4], 0, 1, 2, 3)
     assert second.lookup("c", transfer(KEYS[:4])) == [1, 2, 3, 4]
@@ -169,15 +170,6 @@ def test_leases_end_with_the_load_and_without_one(linker, state):
     first.lookup("c", transfer(KEYS[:4]))
     first.reset()
     until(lambda: state().leases == 0, "the end of the lease")
-
-
-def test_a_request_that_is_never_loaded_keeps_nothing_for_long(linker, state, monkeypatch):
-    first = linker(mha())
-    assert store(first, KEYS[:4], 0, 1, 2, 3)
-    first.lookup("a", transfer(KEYS[:4]))
-    monkeypatch.setattr(hicache.sglang_linker, "_IDLE_S", 0.0)
-    first.lookup("b", transfer(KEYS[:4]))
-    until(lambda: state().leases == 1, "the end of the first lease")
 
 
 @pytest.mark.parametrize("other", [{"rank": 1, "size": 2}, {"size": 2}, {"path": "another"}, {"namespace": "other weights"}, {"page": 2 * PAGE}])
@@ -228,3 +220,24 @@ def test_a_node_that_hangs_holds_up_the_scheduler_once_and_shortly(linker, node)
         middle = time.monotonic()
         assert [first.lookup(f"b{i}", transfer(KEYS[:4])) for i in range(100)] == [[]] * 100
         assert time.monotonic() - middle < middle - start < 10
+
+
+def test_pins_of_an_engine_that_has_nothing_to_do_end(linker, state, monkeypatch):
+    monkeypatch.setattr(hicache.sglang_linker, "_IDLE_S", 0.2)
+    first, second = linker(mha(seed=1)), linker(mha(seed=2))
+    assert store(first, KEYS[:2], 0, 1)
+    assert second.lookup("a", transfer(KEYS[:2])) == [1, 2] and state().leases == 1
+    until(lambda: state().leases == 0, "the end of the pins, without another look-up", 10)
+    assert second.lookup("a", transfer(KEYS[:2])) == [1, 2]
+
+
+@pytest.mark.parametrize("one, other", [(torch.float8_e4m3fn, torch.float8_e5m2), (torch.float8_e4m3fn, torch.bfloat16)])
+def test_types_that_are_stored_alike_are_kept_apart(linker, one, other):
+    first, second, third = linker(mha(one)), linker(mha(other)), linker(mha(one))
+    assert store(first, KEYS[:2], 0, 1)
+    assert second.lookup("a", transfer(KEYS[:2])) == [] and third.lookup("a", transfer(KEYS[:2])) == [1, 2]
+
+
+def test_a_setting_that_nobody_knows_is_refused_with_the_nearest(linker):
+    with pytest.raises(hicache.InvalidArgument, match='"tenat" is not known; did you mean "tenant"'):
+        linker(mha(), tenat="t")

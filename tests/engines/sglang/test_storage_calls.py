@@ -1,6 +1,7 @@
 """The storage's calls with SGLang's own host pools, configuration and transfers over a real node, without an engine around them: the
 layouts whose copies to the device need a GPU, and the calls for several pools, which no model small enough for these tests makes."""
 
+import logging
 import sys
 
 import pytest
@@ -24,16 +25,19 @@ from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
 )
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool  # noqa: E402
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost  # noqa: E402
+from sglang.srt.server_args import ServerArgs  # noqa: E402
 
 import hicache.sglang  # noqa: E402
+from hicache import sglang_identity  # noqa: E402
+from hicache.identity import Identity, Source, names_of  # noqa: E402
 
 PAGE, LAYERS = 8, 3
 LAYOUTS = ["layer_first", "page_first", "page_first_direct", "page_head"]
 KEYS = [f"{i:064x}" for i in range(8)]
 
 
-def host_pool(layout, seed):
-    device = MHATokenToKVPool(size=64, page_size=PAGE, dtype=torch.bfloat16, head_num=2, head_dim=64, layer_num=LAYERS, device="cpu",
+def host_pool(layout, seed, dtype=torch.bfloat16):
+    device = MHATokenToKVPool(size=64, page_size=PAGE, dtype=dtype, head_num=2, head_dim=64, layer_num=LAYERS, device="cpu",
                               enable_memory_saver=False)
     [info] = device.get_device_pool_infos()
     pool = MHATokenToKVPoolHost(info.buffer_info, 2.0, 0, PAGE, layout, device_capacity_tokens=64, start_layer=0, end_layer=LAYERS)
@@ -42,12 +46,13 @@ def host_pool(layout, seed):
 
 
 @pytest.fixture
-def storage(node):
+def storage(node, monkeypatch):
     """Makes a storage as a rank of an engine does."""
+    monkeypatch.setattr(hicache.sglang, "identify", lambda settings, more, has_draft: Identity(more, {"model": Source(called="tiny")}, logging.getLogger()))
     opened = []
 
-    def make(pool, interface=1, tp_rank=0, tp_size=1):
-        config = HiCacheStorageConfig(tp_rank=tp_rank, tp_size=tp_size, pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, is_mla_model=False,
+    def make(pool, interface=1, tp_rank=0, tp_size=1, is_mla=False):
+        config = HiCacheStorageConfig(tp_rank=tp_rank, tp_size=tp_size, pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, is_mla_model=is_mla,
                                       enable_storage_metrics=False, is_page_first_layout=pool.layout != "layer_first", model_name="tiny",
                                       extra_config={"socket": node.socket, "interface_v1": interface, "timeout": 60})
         opened.append(hicache.sglang.HicacheStorage(config, {}))
@@ -131,3 +136,23 @@ def test_the_engines_own_fault_injector_takes_our_answers(storage):
     while reader.batch_exists(KEYS) != 4 or not all(reader.batch_get_v1(KEYS[:4], at(4, 5, 6, 7))):
         pass
     assert same(source, (0, 1, 2, 3), target, (4, 5, 6, 7))
+
+
+def test_heads_of_a_draft_beside_an_mla_model_are_those_of_a_rank(storage):
+    pools = [host_pool("page_first", seed) for seed in range(2)]
+    ranks = [storage(pool, tp_rank=rank, tp_size=2, is_mla=True) for rank, pool in enumerate(pools)]
+    for rank, pool in zip(ranks, pools, strict=True):
+        rank.register_mem_host_pool_v2(pool, PoolName.DRAFT)
+    draft = [PoolTransfer(name=PoolName.DRAFT, keys=KEYS[:2], host_indices=at(0, 1))]
+    assert ranks[0].batch_set_v2(draft) == {PoolName.DRAFT: [True, True]}
+    assert ranks[1].batch_get_v2(draft) == {PoolName.DRAFT: [False, False]}
+    assert ranks[0].batch_get_v2(draft) == {PoolName.DRAFT: [True, True]}
+
+
+def test_each_of_sglangs_settings_is_a_fact_or_known_to_be_none():
+    """A release that brings another one fails here: decide whether it changes a page."""
+    assert sglang_identity.SETTINGS.unknown(names_of(ServerArgs)) == []
+
+
+def test_the_seams_are_those_that_were_tried():
+    assert sglang_identity.changed_seams() == []

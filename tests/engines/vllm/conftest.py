@@ -26,6 +26,8 @@ PROMPTS = [[(i * 7 + k * 13) % 250 for i in range(length)] for k, length in enum
 CACHED = [len(prompt) // CHUNK * CHUNK for prompt in PROMPTS]
 #: Chunks of all.
 CHUNKS = sum(CACHED) // CHUNK
+#: What a node has beside them: the facts of the engine that they belong to, under two names.
+FACTS = 2
 # For an engine to start, and for each answer: half a minute alone on two cores.
 PATIENCE = 400
 
@@ -83,9 +85,9 @@ class Engine:
         self.ask(do, **what)
         return self.answer()
 
-    def generate(self, prompts=PROMPTS, tokens=12):
+    def generate(self, prompts=PROMPTS, tokens=12, **more):
         """Computes one prompt after the other, so that each is computed as it is in other runs."""
-        return [self.do("generate", prompts=[prompt], tokens=tokens)[0] for prompt in prompts]
+        return [self.do("generate", prompts=[prompt], tokens=tokens, **more)[0] for prompt in prompts]
 
     def kill(self):
         """Ends the engine as a crash of all its processes does, and removes what it leaves behind in memory."""

@@ -23,7 +23,7 @@ def spoil(how, process=0):
     def spoiled(self, job, group, keys, addresses):
         if job.is_load:
             Worker._begin = begin
-            names = self._store.names([_name(keys[-1], self._rank, job.pages.epoch)])
+            names = self._store.names([_name(keys[-1], self._rank)])
             if how == "kill":
                 os.kill(process, signal.SIGKILL)
             elif how == "damage":
@@ -37,6 +37,11 @@ def spoil(how, process=0):
 
     Worker._begin = spoiled
     return how
+
+
+def change_weights(worker, factor):
+    """As a training would, in the memory of a worker."""
+    worker.model_runner.get_model().model.layers[1].input_layernorm.weight.data.mul_(factor)
 
 
 class Times:
@@ -94,6 +99,7 @@ def main(options):
         options["distributed_executor_backend"] = "mp"
     from vllm import LLM, SamplingParams
     from vllm.config import KVEventsConfig, KVTransferConfig
+    from vllm.lora.request import LoRARequest
     if options.get("transfer", {}).get("kv_connector") == "LMCacheMPConnector":
         # LMCache loads numba, and vLLM, which looks into all objects of all modules for its kernels, takes numba's library for one with a dictionary.
         from llvmlite.binding import ffi
@@ -101,15 +107,22 @@ def main(options):
     for name, kind, key in (("transfer", KVTransferConfig, "kv_transfer_config"), ("events", KVEventsConfig, "kv_events_config")):
         if name in options:
             options[key] = kind(**options.pop(name))
-    llm = LLM(enforce_eager=True, max_model_len=4096, dtype="bfloat16", block_size=32, enable_prefix_caching=True, max_num_seqs=4, **options)
+    llm = LLM(enforce_eager=True, max_model_len=4096, dtype=options.pop("dtype", "float32"), block_size=32, enable_prefix_caching=True, max_num_seqs=4, **options)
 
-    def generate(prompts, tokens=12):
+    def generate(prompts, tokens=12, adapter=None):
+        lora = None if adapter is None else LoRARequest(*adapter)
         how = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, logprobs=0)
         began_at = time.perf_counter()
-        outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], how, use_tqdm=False)
+        outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], how, use_tqdm=False, lora_request=lora)
         return [{"tokens": list(output.outputs[0].token_ids), "cached": output.num_cached_tokens, "reason": output.outputs[0].finish_reason,
                  "seconds": time.perf_counter() - began_at,
                  "logprobs": [next(iter(step.values())).logprob for step in output.outputs[0].logprobs or []]} for output in outputs]
+
+    def change(factor):
+        llm.collective_rpc(change_weights, args=(factor,))
+
+    def load_adapter(adapter):
+        return llm.llm_engine.engine_core.add_lora(LoRARequest(*adapter, load_inplace=True))
 
     def reset(connector=False):
         return llm.reset_prefix_cache(reset_connector=connector)
@@ -121,7 +134,7 @@ def main(options):
             timed.append(Times(llm))
         return timed[0].take()
 
-    calls = {"generate": generate, "reset": reset, "spoil": spoil, "times": times}
+    calls = {"generate": generate, "reset": reset, "change": change, "load_adapter": load_adapter, "spoil": spoil, "times": times}
     print(json.dumps({"is": "up"}), file=answers)
     for line in sys.stdin:
         what = json.loads(line)

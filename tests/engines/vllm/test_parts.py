@@ -6,12 +6,16 @@ import numpy
 import pytest
 import torch
 from conftest import until
+from vllm.config import (AttentionConfig, CacheConfig, LoadConfig, LoRAConfig, ModelConfig, MultiModalConfig, SpeculativeConfig,
+                         VllmConfig)
 from vllm.v1.kv_offload.base import (CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor, GPULoadStoreSpec, LookupResult, ReqContext,
                                      get_offload_block_hash, make_offload_key)
 from vllm.v1.kv_offload.config import OffloadingCacheConfig, OffloadingConfig, OffloadingGroupConfig, OffloadingModelConfig, OffloadingParallelConfig
 from vllm.v1.kv_offload.factory import OffloadingSpecFactory
 
 import hicache
+from hicache import vllm_identity
+from hicache.identity import names_of
 from hicache.vllm import HicacheOffloadingSpec, Manager, Pages, Worker, _Group
 from hicache.vllm_tier import HicacheTier
 
@@ -43,8 +47,19 @@ class Blocks:
         return [layer.clone() for layer in self.layers]
 
 
+class One:
+    """Stores that are one, whose name is known."""
+
+    def __init__(self, store):
+        self.store, self.poll, self.close = store, store.poll, store.close
+
+    def of(self, namespace):
+        assert namespace == self.store.namespace
+        return self.store
+
+
 def worker(store, blocks, rank=0):
-    return Worker(store, blocks.caches, [0, 1], BLOCKS_PER_CHUNK, rank)
+    return Worker(One(store), blocks.caches, [0, 1], BLOCKS_PER_CHUNK, rank)
 
 
 def finish(job, of):
@@ -54,8 +69,8 @@ def finish(job, of):
     return result.transfer_size
 
 
-def pages(*keys, request="request", epoch=""):
-    return Pages(request, keys, epoch, {})
+def pages(store, *keys, request="request"):
+    return Pages(request, keys, store.namespace if store is not None else None, {})
 
 
 @pytest.fixture
@@ -68,7 +83,7 @@ def test_blocks_of_two_groups_come_back(store):
     blocks = Blocks(1)
     before, mine = blocks.copy(), worker(store, blocks)
     where = GPULoadStoreSpec([3, 1, 4, 15, 9, 2], [4, 2], [2, 6])
-    what = pages(key(0), key(1), key(0, 1))
+    what = pages(store, key(0), key(1), key(0, 1))
     mine.submit_store(1, where, what)
     assert finish(1, mine) == 4 * 2 * PIECE + 2 * PIECE
     for layer in blocks.layers:
@@ -84,11 +99,11 @@ def test_blocks_of_two_groups_come_back(store):
 def test_a_load_begins_and_ends_within_a_chunk(store):
     blocks = Blocks(2)
     before, mine = blocks.copy(), worker(store, blocks)
-    mine.submit_store(1, GPULoadStoreSpec([0, 1, 2, 3, 4, 5], [6, 0], [0, 0]), pages(key(0), key(1), key(2)))
+    mine.submit_store(1, GPULoadStoreSpec([0, 1, 2, 3, 4, 5], [6, 0], [0, 0]), pages(store, key(0), key(1), key(2)))
     finish(1, mine)
     for layer in blocks.layers:
         layer.zero_()
-    mine.submit_load(2, pages(key(0), key(1), key(2)), GPULoadStoreSpec([11, 12, 13, 14], [4, 0], [1, 0]))
+    mine.submit_load(2, pages(store, key(0), key(1), key(2)), GPULoadStoreSpec([11, 12, 13, 14], [4, 0], [1, 0]))
     finish(2, mine)
     assert not mine.take_failed()
     for layer, then in zip(blocks.layers, before):
@@ -98,22 +113,22 @@ def test_a_load_begins_and_ends_within_a_chunk(store):
 @pytest.mark.parametrize("where", [GPULoadStoreSpec([1, 2, 3], [3, 0], [1, 0]), GPULoadStoreSpec([1, 2, 3], [3, 0], [0, 0])])
 def test_chunks_that_lack_a_block_are_not_stored(store, where):
     mine = worker(store, Blocks(3))
-    mine.submit_store(1, where, pages(key(0), key(1)))
+    mine.submit_store(1, where, pages(store, key(0), key(1)))
     assert finish(1, mine) is None
-    mine.submit_load(2, pages(key(0)), GPULoadStoreSpec([1, 2], [2, 0], [0, 0]))
+    mine.submit_load(2, pages(store, key(0)), GPULoadStoreSpec([1, 2], [2, 0], [0, 0]))
     finish(2, mine)
     assert mine.take_failed() == {"request"} and not mine.take_failed()
 
 
-def test_ranks_and_epochs_do_not_mix(store):
+def test_ranks_do_not_mix_and_pages_without_a_name_are_not_copied(store):
     mine = worker(store, Blocks(4))
-    mine.submit_store(1, GPULoadStoreSpec([1, 2], [2, 0], [0, 0]), pages(key(0)))
+    mine.submit_store(1, GPULoadStoreSpec([1, 2], [2, 0], [0, 0]), pages(store, key(0)))
     finish(1, mine)
-    mine.submit_load(2, pages(key(0), epoch="later"), GPULoadStoreSpec([1, 2], [2, 0], [0, 0]))
+    mine.submit_load(2, pages(None, key(0)), GPULoadStoreSpec([1, 2], [2, 0], [0, 0]))
     finish(2, mine)
     assert mine.take_failed() == {"request"}
     other = worker(store, Blocks(5), rank=1)
-    other.submit_load(3, pages(key(0)), GPULoadStoreSpec([1, 2], [2, 0], [0, 0]))
+    other.submit_load(3, pages(store, key(0)), GPULoadStoreSpec([1, 2], [2, 0], [0, 0]))
     finish(3, other)
     assert other.take_failed() == {"request"}
 
@@ -137,10 +152,10 @@ def looked_up(manager, request, first_token=0):
 
 
 def test_a_hit_is_a_chunk_that_all_ranks_have_and_that_is_pinned(node, store):
-    manager = Manager(node.store(store.namespace), [_Group(0, 64, 32, True)], 2, True)
+    manager = Manager(One(node.store(store.namespace)), [_Group(0, 64, 32, True)], 2, True)
     for rank, chunks in ((0, (0, 1, 2)), (1, (0, 1))):
         other = worker(store, Blocks(6), rank)
-        other.submit_store(1, GPULoadStoreSpec(list(range(2 * len(chunks))), [2 * len(chunks), 0], [0, 0]), pages(*map(key, chunks)))
+        other.submit_store(1, GPULoadStoreSpec(list(range(2 * len(chunks))), [2 * len(chunks), 0], [0, 0]), pages(store, *map(key, chunks)))
         finish(1, other)
     context, hits = looked_up(manager, Asked(4))
     assert hits == [True, True, False, False]
@@ -166,7 +181,7 @@ def test_a_hit_is_a_chunk_that_all_ranks_have_and_that_is_pinned(node, store):
 
 
 def test_without_a_node_there_are_no_hits_and_no_events(tmp_path):
-    manager = Manager(hicache.Store(tmp_path / "nobody", "namespace"), [_Group(0, 64, 32, True)], 1, True)
+    manager = Manager(One(hicache.Store(tmp_path / "nobody", "namespace")), [_Group(0, 64, 32, True)], 1, True)
     context, hits = looked_up(manager, Asked(2))
     assert hits == [False, False]
     manager.complete_store([key(0)], context)
@@ -179,9 +194,34 @@ def test_what_would_give_wrong_pages_or_end_the_engine_is_refused(store, tmp_pat
     with pytest.raises(hicache.InvalidArgument, match='expected "kv_connector": "HicacheConnector"'):
         OffloadingSpecFactory.create_spec(config({"socket": "/nobody"}))
     with pytest.raises(hicache.InvalidArgument, match='"socket": expected the path'):
-        HicacheOffloadingSpec(config({"hicache": {"identity": {}, "prefix_groups": [0]}}))
+        HicacheOffloadingSpec(config({"hicache": {"groups": [], "prefix_groups": [0]}}))
+    for key_, near in (("tenat", "tenant"), ("name_space", "namespace"), ("blocks_per_chunks", "blocks_per_chunk")):
+        with pytest.raises(hicache.InvalidArgument, match=f'"{key_}" is not known; did you mean "{near}"'):
+            HicacheOffloadingSpec(config({"hicache": {"groups": [], "prefix_groups": [0]}, "socket": "/nobody", key_: "x"}))
     with pytest.raises(hicache.Error, match="the engine's blocks are on meta, and HicacheConnector copies blocks in host memory alone"):
         worker(store, Blocks(1, "meta"))
     spec = types.SimpleNamespace(config=config({}), kv_events_config=types.SimpleNamespace(enable_kv_cache_events=False))
-    with pytest.raises(hicache.InvalidArgument, match="sokcet: not known"):
+    with pytest.raises(hicache.InvalidArgument, match='"sokcet" is not known; did you mean "socket"'):
         HicacheTier(spec, memoryview(numpy.zeros((4, PIECE), dtype=numpy.int8)), "HicacheTier", socket="/nobody", sokcet="x")
+
+
+@pytest.mark.parametrize("fields, settings", [(vllm_identity.MODEL, ModelConfig), (vllm_identity.CACHE, CacheConfig), (vllm_identity.INPUTS, MultiModalConfig),
+                                              (vllm_identity.LOADING, LoadConfig), (vllm_identity.ATTENTION, AttentionConfig),
+                                              (vllm_identity.DRAFT, SpeculativeConfig), (vllm_identity.LORA, LoRAConfig)],
+                         ids=lambda each: getattr(each, "__name__", ""))
+def test_each_field_of_vllms_configuration_is_a_fact_or_known_to_be_none(fields, settings):
+    """A release that brings another one fails here: decide whether it changes a page."""
+    assert fields.unknown(names_of(settings)) == []
+
+
+def test_parts_of_vllms_configuration_that_are_not_looked_at_are_named():
+    looked_at = {"model_config", "cache_config", "parallel_config", "load_config", "attention_config", "lora_config", "speculative_config"}
+    others = {"scheduler_config", "device_config", "offload_config", "aux_output_config", "engram_config", "mamba_config", "kernel_config", "watermark_config",
+              "diffusion_config", "structured_outputs_config", "observability_config", "logging_config", "quant_config", "compilation_config", "profiler_config",
+              "kv_transfer_config", "kv_events_config", "ec_transfer_config", "ec_manager_config", "reasoning_config", "additional_config", "instance_id",
+              "optimization_level", "performance_mode", "weight_transfer_config", "shutdown_timeout"}
+    assert set(names_of(VllmConfig)) == looked_at | others
+
+
+def test_the_seams_are_those_that_were_tried():
+    assert vllm_identity.changed_seams() == []

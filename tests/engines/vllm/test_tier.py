@@ -1,12 +1,12 @@
 """A node behind vLLM's own host tier: HicacheTier in real engines."""
 
 import pytest
-from conftest import CACHED, CHUNK, CHUNKS, PROMPTS, Engine, cached, same, until
+from conftest import CACHED, CHUNK, CHUNKS, FACTS, PROMPTS, Engine, cached, same, until
 
 NONE = [0] * len(PROMPTS)
 
 
-def transfer(node, host_memory=8 << 20):
+def transfer(node, host_memory=16 << 20):
     tier = {"type": "HicacheTier", "module_path": "hicache.vllm_tier", "socket": node.socket}
     return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {"spec_name": "CpuTieringSpec", "spec_module_path": "cpu_tiering", "cpu_bytes_to_use": host_memory,
@@ -16,7 +16,7 @@ def transfer(node, host_memory=8 << 20):
 @pytest.fixture(scope="module")
 def first(node, tmp_path_factory):
     # Host memory of vLLM's own for 32 chunks: less than the prompts have.
-    with Engine(tmp_path_factory.mktemp("first") / "log", together=True, transfer=transfer(node, 4 << 20)) as engine:
+    with Engine(tmp_path_factory.mktemp("first") / "log", together=True, transfer=transfer(node, 8 << 20)) as engine:
         yield engine
 
 
@@ -25,7 +25,7 @@ def test_equal_output_through_both_tiers(first, status, expected):
     assert cached(outputs) == NONE and same(outputs, expected)
     # What came last stays in vLLM's tier; connector=True empties it, and the node keeps all.
     first.do("reset", connector=True)
-    until(lambda: status()["pages"] == CHUNKS, "the last page")
+    until(lambda: status()["pages"] == CHUNKS + FACTS, "the last page")
     found = status()["pages_found"]
     outputs = first.generate()
     assert cached(outputs) == CACHED and same(outputs, expected)
