@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # layering_test.sh BUILD_FOLDER COMPILER: a source that links a layer sees the headers of that layer and of those above it, and no others.
 set -euo pipefail
-layers=(api base messages rpc cache gpu transport backends stores actors runtime launch c_abi c_tree)
-declare -A header=([api]=hicache/error.hpp [base]=base/check.hpp [messages]=messages/commands.hpp [rpc]=rpc/network.hpp [cache]=cache/copy_strips.hpp [gpu]=gpu/device.hpp
+layers=(api base messages rpc cache identity gpu transport backends stores actors runtime launch c_abi c_tree)
+declare -A header=([api]=hicache/error.hpp [base]=base/check.hpp [messages]=messages/commands.hpp [rpc]=rpc/network.hpp [cache]=cache/copy_strips.hpp [identity]=identity/facts.hpp [gpu]=gpu/device.hpp
                    [transport]=transport/addresses.hpp [backends]=backends/file_backend.hpp [stores]=stores/open_stores.hpp
                  [actors]=actors/tree.hpp [runtime]=runtime/rank_config.hpp [launch]=launch/program.hpp [c_abi]=c_abi/client.hpp [c_tree]=c_tree/cache.hpp)
 # What each layer's link line names, itself included: see docs/internals.md and the folders' CMakeLists.txt.
-declare -A sees=([base]="api base" [messages]="api base messages" [rpc]="api base messages rpc" [cache]="api base messages cache" [gpu]="api base messages cache gpu"
+declare -A sees=([base]="api base" [messages]="api base messages" [rpc]="api base messages rpc" [cache]="api base messages cache"
+                 [identity]="api base messages cache identity" [gpu]="api base messages cache gpu"
                  [transport]="api base messages transport" [backends]="api base messages rpc cache transport backends"
                  [stores]="api base messages rpc cache transport backends stores"
                  [actors]="api base messages rpc cache gpu transport backends actors"
                  [runtime]="api base messages rpc cache gpu transport backends stores actors runtime"
-                 [launch]="api base messages rpc cache gpu transport backends stores actors runtime launch"
-                 [c_abi]="api base messages rpc cache transport backends c_abi"
+                 [launch]="api base messages rpc cache identity gpu transport backends stores actors runtime launch"
+                 [c_abi]="api base messages rpc cache identity transport backends c_abi"
                  [c_tree]="api base messages rpc cache gpu transport backends stores actors runtime c_abi c_tree")
 work=$(mktemp -d -t hicache-layering-XXXXXX)
 trap 'rm -rf "$work"' EXIT

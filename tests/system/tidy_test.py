@@ -12,12 +12,13 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(sys.argv[1])
-LAYERS = ("base", "messages", "rpc", "cache", "gpu", "transport", "backends", "stores", "actors", "runtime", "launch", "c_abi", "c_tree")
+LAYERS = ("base", "messages", "rpc", "cache", "identity", "gpu", "transport", "backends", "stores", "actors", "runtime", "launch", "c_abi", "c_tree")
 CPP = (".hpp", ".cpp", ".cu")
 MAX_LINES = 600
 MAX_FUNCTION_LINES = 60
 # What docs name of other programs and libraries.
-FOREIGN = {"--kv-events-config", "--network", "--prefix-caching-hash-algo", "--userns", "MASTER_PORT", "storage_plugins", "ucp_request_send_state_ff"}
+FOREIGN = {"--hf-overrides", "--json-model-override-args", "--kv-events-config", "--load-format", "--max-model-len", "--network", "--prefix-caching-hash-algo",
+           "--quantization-param-path", "--userns", "MASTER_PORT", "reload_weights", "storage_plugins", "ucp_request_send_state_ff"}
 
 
 def files(*suffixes):
