@@ -411,19 +411,6 @@ class Adapters:
             return digest
 
 
-def differences(one: Any, other: Any, path: str = "") -> list[str]:
-    """In which facts two engines differ, a line each; none if they share their pages."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return [line for name in sorted(one.keys() | other.keys(), key=str)
-                for line in differences(one.get(name), other.get(name), f"{path}.{name}" if path else str(name))]
-    return [] if one == other else [f"{path}: {_short(one)} here, {_short(other)} there"]
-
-
-def _short(value: Any) -> str:
-    text = "nothing" if value is None else canonical(value)
-    return text if len(text) <= 120 else text[:100] + f"… ({len(text)} characters)"
-
-
 def hub_commit(config: Any) -> str | None:
     """Of which commit of a hub's repository a configuration is."""
     commit = getattr(config, "_commit_hash", None)

@@ -79,7 +79,7 @@ _UPDATES = ("update_weights_from_disk", "update_weights_from_distributed", "upda
             "release_memory_occupation", "resume_memory_occupation")
 
 
-def model_facts(model: Any, settings: Any) -> dict[str, Any]:
+def model_facts(model: Any) -> dict[str, Any]:
     """Of a ModelConfig, but for the weights."""
     config = configuration(model.hf_config)
     facts: dict[str, Any] = {"configuration": config, "type": str(model.dtype).removeprefix("torch."), "quantization": model.quantization}
@@ -102,7 +102,7 @@ def engine_facts() -> tuple[dict[str, Any], dict[str, Source]]:
     settings, model = get_server_args(), process_model_config()
     facts: dict[str, Any] = {
         "format": {"engine": "sglang", "version": FORMAT},
-        "model": model_facts(model, settings),
+        "model": model_facts(model),
         "kv": {"scales": scales_of(settings.quantization_param_path)},
         "settings": SETTINGS.of(settings, defaults_of(settings)),
     }

@@ -19,7 +19,7 @@ from conftest import until
 from hicache import identity
 from hicache._files import find_program
 from hicache._plugin import Space, own_settings
-from hicache.identity import Adapters, Fields, Identity, Memory, Source, canonical, content_of, differences, digest_of
+from hicache.identity import Adapters, Fields, Identity, Memory, Source, canonical, content_of, digest_of
 
 LOGGER = logging.getLogger("test")
 
@@ -177,13 +177,6 @@ def test_a_configuration_is_all_that_can_change_kv():
     config = {"hidden_size": 8, "rope_parameters": {"rope_theta": 1e6}, "_name_or_path": "/a", "transformers_version": "5", "bos_token_id": 1, "nothing": None,
               "text_config": {"sliding_window": 4, "torch_dtype": "bfloat16"}}
     assert identity.configuration(config) == {"hidden_size": 8, "rope_parameters": {"rope_theta": 1e6}, "text_config": {"sliding_window": 4}}
-
-
-def test_differences_are_told_in_words():
-    one = {"model": {"weights": "content:1", "configuration": {"rope": 1}}, "kv": {"type": "fp8_e4m3"}}
-    other = {"model": {"weights": "content:1", "configuration": {"rope": 2}}, "operator": {"namespace": "x"}, "kv": {"type": "fp8_e4m3"}}
-    assert differences(one, one) == []
-    assert differences(one, other) == ["model.configuration.rope: 1 here, 2 there", "operator: nothing here, " + '{"namespace":"x"} there']
 
 
 def test_the_start_of_this_process_is_a_time_of_files(tmp_path):
