@@ -161,7 +161,7 @@ result<std::unique_ptr<storage_backend>> node_host::open_disk_tiers() {
   if (!options_.disk.empty() || options_.disk_bytes > 0)
     return fail(ec::invalid_argument,
                 "--disk and --disk-bytes are its short form; expected either");
-  const auto storage = HICACHE_TRY(parse_storage_config(options_.extra_config));
+  const auto storage = HICACHE_TRY(parse_storage_config(options_.extra_config, "tiered"));
   if (storage.tiers.empty())
     return fail(ec::invalid_argument,
                 "it names no stores; expected key 'tiers', a list such as "

@@ -153,13 +153,24 @@ bool may_stand(key_place place, bool in_tier) {
   return place == key_place::store || (place == key_place::tier) == in_tier;
 }
 
-result<void> unknown(const std::string& key, bool in_tier) {
+/// Whether a store uses a key. Until it is known which store, any may.
+bool is_of(const storage_setting& setting, std::string_view backend) {
+  if (backend.empty() || setting.place == key_place::tier || setting.backends == "all")
+    return true;
+  const auto is_named
+    = setting.backends.find("`" + std::string{backend} + "`") != std::string::npos;
+  return is_named != setting.backends.starts_with("all but");
+}
+
+/// @param why What is wrong with the key.
+result<void> refuse(const std::string& key, const std::string& why, std::string_view backend,
+                    bool in_tier) {
   auto names = std::vector<std::string_view>{};
   for (const auto& each : storage_settings())
-    if (may_stand(each.place, in_tier))
+    if (may_stand(each.place, in_tier) && is_of(each, backend))
       names.push_back(each.name);
   return fail(ec::invalid_argument,
-              "key '" + key + "' is not known; expected " + alternatives(names));
+              "key '" + key + "' is " + why + "; expected " + alternatives(names));
 }
 
 /// @param backend The store that the key is about.
@@ -168,7 +179,8 @@ result<void> take(storage_config& config, const std::string& key, const json& va
                   std::string_view backend, bool in_tier) {
   const auto settings = storage_settings();
   const auto found = std::ranges::find(settings, key, &storage_setting::name);
-  if (found == settings.end() && is_external_store(backend)) {
+  const auto is_known = found != settings.end() && is_of(*found, backend);
+  if (!is_known && is_external_store(backend)) {
     auto options = json::parse(config.external.options);
     options[key] = value;
     config.external.options = options.dump();
@@ -181,7 +193,13 @@ result<void> take(storage_config& config, const std::string& key, const json& va
     return {};
   }
   if (found == settings.end() || !may_stand(found->place, in_tier))
-    return unknown(key, in_tier);
+    return refuse(key, "not known", backend, in_tier);
+  if (!is_known) {
+    auto stores = std::string{found->backends};
+    std::erase(stores, '`');
+    return refuse(key, "for " + stores + ", and the store is " + std::string{backend}, backend,
+                  in_tier);
+  }
   const auto is_good = std::visit(
     [&](auto to) {
       if constexpr (std::is_same_v<decltype(to), size_value>)

@@ -120,10 +120,14 @@ TEST(IdentityConfigTest, PresetsAndFormsOfTheSameSettingsShareAFingerprint) {
 }
 
 TEST(IdentityConfigTest, SharedStoresNeedToKnowWhoseKvItIs) {
-  const auto complaint = [](const char* backend, const char* id) {
+  const auto needs
+    = std::map<std::string, std::string>{{"file", R"({"path": "/kv"})"},
+                                         {"disk", R"({"path": "/kv", "max_bytes": "1GiB"})"},
+                                         {"redis", R"({"servers": "localhost:6379"})"}};
+  const auto complaint = [&](const char* backend, const char* id) {
     return complaint_of([&](rank_config& x) {
       x.storage_backend = backend;
-      x.extra_config = R"({"path": "/kv", "max_bytes": "1GiB", "servers": "localhost:6379"})";
+      x.extra_config = needs.contains(backend) ? needs.at(backend) : "";
       x.index = "127.0.0.1:1";
       x.node = "/run/hicache/node";
       x.model_id = id;

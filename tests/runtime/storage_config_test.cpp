@@ -217,6 +217,29 @@ TEST_F(StorageConfigTest, KeysThatOnlyAStoreInAnotherProcessKnowsReachIt) {
   EXPECT_FALSE(parse_storage_config(R"({"tiers": [{"backend": "file", "a": 1}]})"));
 }
 
+/// A key that means nothing to a store would be a wish that nobody fulfils.
+TEST_F(StorageConfigTest, KeysOfAnotherStoreAreRefused) {
+  const auto about = [](const std::string& key, const std::string& backend) {
+    const auto config = parse_storage_config("{\"" + key + "\": 2}", backend);
+    return config ? std::string{} : config.error().detail;
+  };
+  EXPECT_THAT(about("bucket", "memory"),
+              testing::StartsWith(
+                "key 'bucket' is for s3, and the store is memory; expected prefetch_threshold, "));
+  EXPECT_THAT(about("bucket", "memory"), testing::Not(testing::HasSubstr("servers")));
+  EXPECT_THAT(about("replicas", "memory"), testing::HasSubstr("is for cluster, and the store is"));
+  EXPECT_THAT(about("max_bytes", "cluster"), testing::HasSubstr("is for all but cluster, node"));
+  EXPECT_THAT(about("path", "tiered"), testing::HasSubstr("is for file, disk, hf3fs, nixl, and"));
+  EXPECT_EQ(about("replicas", "cluster"), "");
+  EXPECT_EQ(about("replicas", ""), "") << "it is not known yet which store it is for";
+  EXPECT_THAT(complaint(R"({"tiers": [{"backend": "memory", "ttl": 1}]})"),
+              testing::StartsWith("tier 1: key 'ttl' is for redis, and the store is memory"));
+  // A store of others may have a key of the same name.
+  const auto config = parse_storage_config(R"({"bucket": "b", "threads": 2})", "dynamic");
+  ASSERT_TRUE(config) << config.error().detail;
+  EXPECT_EQ(config->external.options, R"({"bucket":"b"})");
+}
+
 TEST_F(StorageConfigTest, KeysOfSglangThatMeanNothingHereAreNamedInAWarning) {
   const auto any = std::vector<std::string>{R"("hicache_storage_pass_prefix_keys": true)",
                                             R"("interface_v1": 1)", R"("allocator": "shm")"};

@@ -16,11 +16,11 @@ class CodecsTest(SharedPagesTest):
         return path
 
     def flags(self, codecs, *more, backend="file", **config):
-        options = "".join(f', "{key}": "{value}"' for key, value in config.items())
+        options = "".join(f', "{key}": "{value}"' for key, value in {**({"path": self.stored} if backend == "file" else {}), **config}.items())
         # L2 has room for all that waits for a slow disk: of what is too much, the oldest would not be stored.
         return ["--trace", self.trace, "--verify", "all", *SMALL_KV, "--page-size", PAGE, "--device-pages", 512, "--hicache-ratio", 4,
                 "--hicache-storage-backend", backend, "--hicache-storage-backend-extra-config",
-                f'{{"prefetch_threshold": {PAGE}, "path": "{self.stored}", "codecs": "{codecs}"{options}}}', *more]
+                f'{{"prefetch_threshold": {PAGE}, "codecs": "{codecs}"{options}}}', *more]
 
     def objects(self):
         return {path.name: path.read_bytes() for path in self.stored.glob("*/*.kv")}
