@@ -278,6 +278,15 @@ caf::result<page_totals> node_state::remove(const key_batch& unwanted) {
   return promise;
 }
 
+caf::result<page_totals> node_state::clear(const namespace_pages& unwanted) {
+  const auto client = clients->find(sender());
+  if (!client)
+    return to_caf({ec::unknown_id, "the client has not said who it is"});
+  if (unwanted.fingerprint != client->fingerprint)
+    return to_caf({ec::invalid_argument, "the namespace is another client's"});
+  return self->delegate(options.segment, atom::clear_v, unwanted);
+}
+
 void node_state::find(const search_ptr& wanted) {
   for (const auto& key : wanted->keys)
     wanted->slots.list.push_back({key});
@@ -422,6 +431,7 @@ node_actor::behavior_type node(node_actor::stateful_pointer<node_state> self,
     [self](atom::fetch, const page_prefetch& wanted) { return self->state.prefetch(wanted); },
     [self](atom::corrupt, const key_batch& doubtful) { return self->state.check(doubtful); },
     [self](atom::remove, const key_batch& unwanted) { return self->state.remove(unwanted); },
+    [self](atom::clear, const namespace_pages& unwanted) { return self->state.clear(unwanted); },
     [self](atom::status, const status_query& query) { return self->state.status(query); },
     [self](atom::tick) { self->state.tick(); },
   };

@@ -70,6 +70,8 @@ struct node_state {
 
   caf::result<page_totals> remove(const key_batch& unwanted);
 
+  caf::result<page_totals> clear(const namespace_pages& unwanted);
+
   node_status status(const status_query& query) const;
 
   void tick();

@@ -245,6 +245,10 @@ page_totals segment_state::pin(const page_pins& wanted) {
 }
 
 caf::result<page_totals> segment_state::clear(const namespace_pages& wanted) {
+  if (wanted.evict_first) {
+    const auto [pages, bytes] = table->evict_first(wanted.fingerprint);
+    return page_totals{pages, bytes};
+  }
   if (options.figures->unscanned_bytes > 0)
     unwanted.add(wanted.fingerprint);
   auto let_them_go = [this, wanted] { return let_go(offered->of_namespace(wanted.fingerprint)); };

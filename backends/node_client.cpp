@@ -472,6 +472,12 @@ std::vector<result<void>> node_client::remove(std::span<const page_key> keys, ti
   return std::vector<result<void>>(keys.size(), done.map([](const page_totals&) {}));
 }
 
+result<page_totals> node_client::clear(bool evict_first, time_point deadline) {
+  const auto node = HICACHE_TRY(attached(deadline));
+  return ask_node<page_totals>(node, time_left(*options_.clock, deadline), atom::clear_v,
+                               namespace_pages{options_.who.fingerprint, evict_first});
+}
+
 result<node_status> node_client::status(const status_query& query, time_point deadline) {
   const auto node = HICACHE_TRY(attached(deadline));
   return ask_node<node_status>(node, time_left(*options_.clock, deadline), atom::status_v, query);

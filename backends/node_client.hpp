@@ -148,6 +148,11 @@ public:
   /// @returns per page: peer_unreachable; deadline_exceeded. A missing page is not an error.
   std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline);
 
+  /// Removes all pages of the client's namespace from the node, or has them leave its memory first.
+  /// Existing views stay readable.
+  /// @returns what was in memory; peer_unreachable; deadline_exceeded
+  result<page_totals> clear(bool evict_first, time_point deadline);
+
   result<node_status> status(const status_query& query, time_point deadline);
 
 private:

@@ -151,6 +151,12 @@ result<node_status> hc_client::status(time_point deadline) {
   return answer;
 }
 
+result<page_totals> hc_client::clear(bool evict_first, time_point deadline) {
+  auto answer = node_.clear(evict_first, deadline);
+  note_node(answer ? nullptr : &answer.error());
+  return answer;
+}
+
 void hc_client::work() {
   auto guard = std::unique_lock{mutex_};
   while (true) {

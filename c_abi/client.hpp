@@ -73,6 +73,8 @@ struct hc_client : hicache::own_process {
 
   result<hicache::node_status> status(hicache::time_point deadline);
 
+  result<hicache::page_totals> clear(bool evict_first, hicache::time_point deadline);
+
 private:
   hc_client(hicache::client_settings settings, const hc_options& options);
 

@@ -239,6 +239,17 @@ int32_t hc_stats(const hc_client* client, hc_counters* counters) {
   return guarded(client, nullptr, [&] { return give(client->counters(), counters, "counters"); });
 }
 
+int32_t hc_clear(hc_client* client, int32_t evict_first, uint32_t timeout_ms, uint64_t* pages,
+                 hc_error* error) {
+  return guarded(client, error, [&]() -> result<void> {
+    if (pages == nullptr)
+      return fail(ec::invalid_argument, "pages is null");
+    const auto deadline = deadline_after(client->now(), timeout_ms);
+    *pages = HICACHE_TRY(client->clear(evict_first != 0, deadline)).pages;
+    return {};
+  });
+}
+
 int32_t hc_node_status(hc_client* client, uint32_t timeout_ms, hc_node_state* state,
                        hc_error* error) {
   return guarded(client, error, [&]() -> result<void> {

@@ -341,6 +341,13 @@ int32_t hc_wait(hc_client* client, hc_ticket ticket, uint32_t timeout_ms,
 /// @pre counters->size is set
 int32_t hc_stats(const hc_client* client, hc_counters* counters);
 
+/// Withdraws all pages of the client's namespace from the node. Waits up to `timeout_ms`.
+/// @param evict_first Not 0: they stay, and leave the node's memory before all others until they
+/// are used again. For the pages of a model's version that has ended.
+/// @param pages Set to how many there were in memory.
+int32_t hc_clear(hc_client* client, int32_t evict_first, uint32_t timeout_ms, uint64_t* pages,
+                 hc_error* error);
+
 /// Queries the node's state. Waits up to `timeout_ms`.
 /// @pre state->size is set
 int32_t hc_node_status(hc_client* client, uint32_t timeout_ms, hc_node_state* state,

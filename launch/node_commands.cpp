@@ -92,6 +92,18 @@ public:
   facts_reader(std::string address, const tls_files& tls, duration timeout)
     : network_(system_, tls), address_(std::move(address)), timeout_(timeout) {}
 
+  /// Withdraws all pages of a namespace, or has them leave first.
+  result<page_totals> clear(const std::string& text, bool evict_first) {
+    const auto deadline = clock_.now() + timeout_;
+    const auto name = HICACHE_TRY(name_of(text, as(0), deadline));
+    const auto fingerprint = parse_number<uint64_t>(name, 16);
+    if (!fingerprint || name.size() != 16)
+      return fail(ec::invalid_argument, "'" + text
+                                          + "' is neither the number of a client nor a namespace "
+                                            "of 16 digits nor the name of a page");
+    return as(*fingerprint)->clear(evict_first, deadline);
+  }
+
   /// @returns not_found, or invalid_argument about a folder
   result<named_facts> facts_of(const std::string& text) {
     if (auto ignored = std::error_code{}; std::filesystem::exists(text, ignored))
@@ -277,7 +289,13 @@ node_commands::node_commands(CLI::App& app) {
                  "shows them), the name of a page (64 digits), a model's folder")
     ->required()
     ->expected(1, 2);
-  for (auto* each : {status, top_, why_}) {
+  clear_ = node->add_subcommand("clear", "removes all pages of a namespace");
+  clear_->add_option("OF", whose_, "one of: a client, a namespace, a page, as for why")
+    ->required()
+    ->expected(1);
+  clear_->add_flag("--evict-first", evict_first_,
+                   "the pages stay, and leave memory before all others until they are used again");
+  for (auto* each : {status, top_, why_, clear_}) {
     auto* where = each->add_option_group("where");
     where->add_option("--socket", socket_, "the node's --socket")->type_name("PATH");
     where->add_option("--address", address_, "the node's --listen")->type_name("HOST:PORT");
@@ -299,6 +317,8 @@ result<int> node_commands::perform() const {
                   "--address: '" + address_ + "' is not an address such as 10.0.0.2:7767");
   if (why_->parsed())
     return explain();
+  if (clear_->parsed())
+    return clear();
   return top_->parsed() ? show_activity() : show_status();
 }
 
@@ -317,6 +337,14 @@ result<int> node_commands::explain() const {
     std::printf(with_folder ? "the engine has loaded what is in the folder\n"
                             : "they share their pages: all facts are equal\n");
   return is_pair && !lines.empty() ? exit_failed : exit_ok;
+}
+
+result<int> node_commands::clear() const {
+  auto asks = facts_reader{place(), socket_.empty() ? tls_ : tls_files{}, timeout_};
+  const auto totals = HICACHE_TRY(asks.clear(whose_.front(), evict_first_));
+  std::printf(evict_first_ ? "%llu pages, %s, leave first\n" : "%llu pages, %s, removed\n",
+              static_cast<unsigned long long>(totals.pages), format_bytes(totals.bytes).c_str());
+  return exit_ok;
 }
 
 result<int> node_commands::show_status() const {

@@ -19,7 +19,7 @@ namespace hicache {
 /// @param between Above 0.
 std::string node_activity(const node_status& before, const node_status& now, duration between);
 
-/// Commands of `hicachectl` for a node: `node status`, `node top` and `node why`.
+/// Commands of `hicachectl` for a node: `node status`, `node top`, `node why` and `node clear`.
 class node_commands : immovable {
 public:
   /// Adds the command. `app` must not outlive this object.
@@ -40,14 +40,18 @@ private:
 
   result<int> explain() const;
 
+  result<int> clear() const;
+
   CLI::App* top_ = nullptr;
   CLI::App* why_ = nullptr;
+  CLI::App* clear_ = nullptr;
   std::vector<std::string> whose_;
   std::string socket_;
   std::string address_;
   tls_files tls_;
   duration timeout_ = std::chrono::seconds{5};
   bool json_ = false;
+  bool evict_first_ = false;
   duration interval_ = std::chrono::seconds{1};
 };
 

@@ -172,6 +172,7 @@ struct PagePins {
 
 struct NamespacePages {
   fingerprint @0 :UInt64;
+  evictFirst @1 :Bool;
 }
 
 struct CopiedPage {

@@ -327,6 +327,8 @@ struct page_pins {
 
 struct namespace_pages {
   uint64_t fingerprint = 0;
+  /// The pages stay, but in memory they leave before others until they are used again.
+  bool evict_first = false;
 
   friend bool operator==(const namespace_pages&, const namespace_pages&) = default;
 };

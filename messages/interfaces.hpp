@@ -223,6 +223,9 @@ using node_actor = caf::typed_actor<
   // Withdraws pages of the client's namespace and frees them once they are no longer read. Replies
   // with what was there.
   caf::replies_to<atom::remove, key_batch>::with<page_totals>,
+  // Withdraws all pages of the client's namespace, or has them leave first. Replies with what was
+  // there in memory.
+  caf::replies_to<atom::clear, namespace_pages>::with<page_totals>,
   // Anyone: state of the node, for monitoring.
   caf::replies_to<atom::status, status_query>::with<node_status>,
   // Itself: expires leases.

@@ -230,6 +230,7 @@ void fields(auto side, like<page_pins> auto& x) {
 
 void fields(auto side, like<namespace_pages> auto& x) {
   HICACHE_FIELD(fingerprint, Fingerprint);
+  HICACHE_FIELD(evict_first, EvictFirst);
 }
 
 void fields(auto side, like<page_copies> auto& x) {

@@ -32,4 +32,5 @@
   X(prefetch, Prefetch, fetch, page_prefetch, page_totals, anyone, "")                             \
   X(corrupt, Corrupt, corrupt, key_batch, page_totals, anyone, "")                                 \
   X(remove, Remove, remove, key_batch, page_totals, anyone, "")                                    \
+  X(clear, Clear, clear, namespace_pages, page_totals, anyone, "")                                 \
   X(status, Status, status, status_query, node_status, anyone, "")

@@ -120,4 +120,5 @@ interface Node {
   # For clients on other machines, which cannot map the memory.
   write @10 PageUpload -> Done;
   read @11 PageRanges -> PageDownload;
+  clear @12 Protocol.NamespacePages -> Protocol.PageTotals;
 }

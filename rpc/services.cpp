@@ -215,6 +215,11 @@ public:
     return node_service::remove(context);
   }
 
+  kj::Promise<void> clear(ClearContext context) override {
+    demand_writer();
+    return node_service::clear(context);
+  }
+
   kj::Promise<void> read(ReadContext context) override {
     const auto ranges = context.getParams().getRanges();
     auto length = uint64_t{0};

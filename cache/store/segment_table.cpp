@@ -32,6 +32,8 @@ struct page_entry {
   uint32_t length = 0;
   uint8_t copies = 1;
   bool is_published = false;
+  /// Its namespace has ended: see evict_first.
+  bool is_left = false;
   pin_kind pin = pin_kind::none;
   /// Of a soft pin.
   time_point pinned_until;
@@ -40,6 +42,7 @@ struct page_entry {
 /// A page's position in the eviction order.
 struct victim {
   bool is_pinned = false;
+  bool is_in_use = true;
   eviction_rank rank;
   entry_index entry = 0;
 
@@ -104,7 +107,7 @@ struct segment_table::state {
 
   victim victim_of(entry_index i) const {
     const auto& page = entries[i];
-    return {page.pin == pin_kind::soft, policy.eviction->rank(page.use), i};
+    return {page.pin == pin_kind::soft, !page.is_left, policy.eviction->rank(page.use), i};
   }
 
   /// Call before and after a change that affects whether or when a page is evicted.
@@ -443,8 +446,25 @@ bool segment_table::touch(const page_key& key) {
   s.leave_victims(*i);
   s.entries[*i].use.last_access = ++s.uses;
   ++s.entries[*i].use.hits;
+  s.entries[*i].is_left = false;
   s.enter_victims(*i);
   return true;
+}
+
+std::pair<uint64_t, uint64_t> segment_table::evict_first(uint64_t fingerprint) {
+  auto& s = *state_;
+  auto [pages, bytes] = std::pair<uint64_t, uint64_t>{};
+  for (const auto& [offset, i] : s.places) {
+    auto& page = s.entries[i];
+    if (!page.is_published || page.fingerprint != fingerprint)
+      continue;
+    s.leave_victims(i);
+    page.is_left = true;
+    s.enter_victims(i);
+    ++pages;
+    bytes += page.bytes;
+  }
+  return {pages, bytes};
 }
 
 bool segment_table::pin(const page_key& key, pin_kind kind, time_point until) {

@@ -172,6 +172,11 @@ public:
   /// @returns false if there is none
   bool touch(const page_key& key);
 
+  /// The published pages of a namespace leave before all other unpinned pages, until they are used
+  /// again. O(all pages).
+  /// @returns how many, and their bytes
+  std::pair<uint64_t, uint64_t> evict_first(uint64_t fingerprint);
+
   /// Pins or unpins a published page; replaces the previous pin.
   /// @param until Expiry of a soft pin.
   /// @returns false if there is no such page, or the share of hard pins has no room for it

@@ -193,6 +193,35 @@ TEST_F(NodeTest, AClientRemovesPagesOfItsNamespaceAndNoOthers) {
   EXPECT_EQ(status().clients[0].requests, 0u);
 }
 
+TEST_F(NodeTest, AClientClearsItsNamespaceAndNoOther) {
+  start(8);
+  const auto one = client(0, 7);
+  store_as(one, {1, 2});
+  store_as(client(0, 8), {3});
+  EXPECT_EQ(code_of(ask_as<page_totals>(spawn_asker(), atom::clear_v, namespace_pages{7})),
+            ec::unknown_id);
+  EXPECT_EQ(code_of(ask_as<page_totals>(one, atom::clear_v, namespace_pages{8})),
+            ec::invalid_argument);
+  EXPECT_EQ(ask_as<page_totals>(one, atom::clear_v, namespace_pages{7}),
+            (page_totals{2, 2 * slot_bytes}));
+  EXPECT_EQ(found(look_up_as(one, lookup({1, 2}))), (std::vector{false, false}));
+  EXPECT_EQ(locate(3).size(), 1u);
+}
+
+TEST_F(NodeTest, PagesOfAVersionThatHasEndedLeaveFirst) {
+  start(4);
+  const auto one = client(0, 7);
+  const auto other = client(0, 8);
+  store_as(other, {1, 2});
+  store_as(one, {3, 4});
+  EXPECT_EQ(ask_as<page_totals>(one, atom::clear_v, namespace_pages{7, true}),
+            (page_totals{2, 2 * slot_bytes}));
+  EXPECT_EQ(found(look_up_as(one, lookup({4}))), std::vector{true});
+  store_as(other, {5});
+  EXPECT_TRUE(locate(3).empty());
+  EXPECT_EQ(locate(1).size() + locate(2).size() + locate(4).size(), 3u);
+}
+
 TEST_F(NodeTest, ARemovedPageThatIsLeasedStaysReadable) {
   start(2);
   const auto one = client();

@@ -153,6 +153,7 @@ int run_child(hc_client* inherited, hc_lease* lease, const std::string& config) 
   state.size = sizeof(state);
   const auto length = size_t{1};
   auto name = hc_key{};
+  auto pages = uint64_t{0};
   const auto answers = std::array{
     hc_connect(inherited, 1000, &error),
     hc_lookup(inherited, &key, 1, &how, &ticket, &error),
@@ -161,6 +162,7 @@ int run_child(hc_client* inherited, hc_lease* lease, const std::string& config) 
     hc_wait(inherited, 1, 1000, &done),
     hc_stats(inherited, &counters),
     hc_node_status(inherited, 1000, &state, &error),
+    hc_clear(inherited, 0, 1000, &pages, &error),
     hc_names(inherited, "x", &length, 1, &name),
     hc_unpin(lease),
     hc_lease_pages(lease, 0, 0, nullptr, nullptr),

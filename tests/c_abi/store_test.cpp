@@ -94,6 +94,20 @@ TEST_F(CAbiTest, RemovedPagesAreMisses) {
   EXPECT_EQ(one.node().pages_written, 2u);
 }
 
+TEST_F(CAbiTest, AClearedNamespaceIsEmpty) {
+  auto one = c_client{config()};
+  ASSERT_EQ(one.put(1), HC_OK);
+  auto pages = uint64_t{0};
+  auto error = hc_error{};
+  ASSERT_EQ(hc_clear(one.get(), 1, patience_ms, &pages, &error), HC_OK) << error.text;
+  EXPECT_EQ(pages, 1u);
+  EXPECT_EQ(one.get(1), HC_OK) << "it leaves first, and nothing takes its place";
+  ASSERT_EQ(hc_clear(one.get(), 0, patience_ms, &pages, &error), HC_OK) << error.text;
+  EXPECT_EQ(pages, 1u);
+  EXPECT_EQ(one.get(1), HC_NOT_FOUND);
+  EXPECT_EQ(hc_clear(one.get(), 0, patience_ms, nullptr, &error), HC_INVALID_ARGUMENT);
+}
+
 TEST_F(CAbiTest, PartsOfAnotherLengthAreRefusedPageByPage) {
   auto one = c_client{config()};
   ASSERT_EQ(one.put(1), HC_OK);

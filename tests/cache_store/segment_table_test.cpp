@@ -92,6 +92,28 @@ TEST(SegmentTableTest, EvictsByTheChosenPolicy) {
   EXPECT_EQ(evicted_by(store(table, page(4))), keys({2})) << "used once, though not last";
 }
 
+TEST(SegmentTableTest, EvictsANamespaceThatHasEndedFirst) {
+  for (const auto* policy : {"lru", "lfu"}) {
+    auto table = segment_table{4, {*make_eviction_policy(policy)}};
+    auto of_ended = [](uint64_t key, std::optional<uint64_t> parent = {}) {
+      auto made = page(key, 1, parent);
+      made.fingerprint = 5;
+      return made;
+    };
+    store(table, page(1));
+    store(table, of_ended(2));
+    store(table, of_ended(3, 2));
+    store(table, of_ended(4));
+    for (auto i : {2, 3, 4, 4})
+      table.touch(key_of(i));
+    EXPECT_EQ(table.evict_first(5), (std::pair{uint64_t{3}, uint64_t{3}}));
+    EXPECT_TRUE(table.touch(key_of(4))) << "somebody uses it";
+    EXPECT_EQ(evicted_by(store(table, page(5))), keys({3})) << policy;
+    EXPECT_EQ(evicted_by(store(table, page(6))), keys({2})) << policy;
+    EXPECT_EQ(evicted_by(store(table, page(7))), keys({1})) << policy;
+  }
+}
+
 TEST(SegmentTableTest, EvictsSuffixesBeforePrefixes) {
   auto table = table_of(3);
   store(table, page(1));

@@ -27,8 +27,7 @@ void fill(page_key& x, random_engine& random) {
 
 void fill(std::string& x, random_engine& random) {
   x.resize(random() % 40);
-  for (auto& letter : x)
-    letter = static_cast<char>('a' + random() % 26);
+  std::ranges::generate(x, [&] { return static_cast<char>('a' + random() % 26); });
 }
 
 void fill(uint64_t& x, random_engine& random) {
@@ -200,6 +199,7 @@ void fill(page_pins& x, random_engine& random) {
 
 void fill(namespace_pages& x, random_engine& random) {
   fill(x.fingerprint, random);
+  x.evict_first = random() % 2 == 0;
 }
 
 void fill(copied_page& x, random_engine& random) {

@@ -96,6 +96,9 @@ node_actor::behavior_type run_node(node_actor::pointer self,
     [](atom::remove, const key_batch& keys) {
       return page_totals{keys.keys.size(), 4};
     },
+    [](atom::clear, const namespace_pages& pages) {
+      return page_totals{pages.fingerprint, pages.evict_first ? 1u : 0u};
+    },
     [self, seen](atom::status, const status_query& query) -> caf::result<node_status> {
       auto answer = node_status{};
       if (query == query_together(query.from)) {
@@ -172,6 +175,7 @@ TEST_F(NodeServingTest, EachRequestArrivesAndIsAnswered) {
             (page_totals{4, 2, {key_of(3)}}));
   EXPECT_EQ(ask<page_totals>(*node, atom::corrupt_v, key_batch{{key_of(3)}}), (page_totals{1, 3}));
   EXPECT_EQ(ask<page_totals>(*node, atom::remove_v, key_batch{{key_of(3)}}), (page_totals{1, 4}));
+  EXPECT_EQ(ask<page_totals>(*node, atom::clear_v, namespace_pages{5, true}), (page_totals{5, 1}));
   const auto status = ask<node_status>(*node, atom::status_v, status_query{11, 1});
   ASSERT_TRUE(status) << to_string(status.error());
   EXPECT_EQ(status->clients,

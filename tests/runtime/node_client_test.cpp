@@ -48,6 +48,7 @@ node_actor::behavior_type run_silent_node(node_actor::pointer self, const node_i
     [=](atom::fetch, const page_prefetch&) -> caf::result<page_totals> { return refuse(); },
     [=](atom::corrupt, const key_batch&) -> caf::result<page_totals> { return refuse(); },
     [=](atom::remove, const key_batch&) -> caf::result<page_totals> { return refuse(); },
+    [=](atom::clear, const namespace_pages&) -> caf::result<page_totals> { return refuse(); },
     [=](atom::status, const status_query&) -> caf::result<node_status> { return refuse(); },
     [](atom::tick) {},
   };

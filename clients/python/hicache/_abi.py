@@ -107,6 +107,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "hc_wait": (c_int32, [c_void_p, c_uint64, c_uint32, POINTER(Completion)]),
     "hc_stats": (c_int32, [c_void_p, POINTER(Counters)]),
     "hc_node_status": (c_int32, [c_void_p, c_uint32, POINTER(NodeState), POINTER(Error)]),
+    "hc_clear": (c_int32, [c_void_p, c_int32, c_uint32, POINTER(c_uint64), POINTER(Error)]),
     "hc_offload_open": (c_int32, [c_void_p, POINTER(Layout), POINTER(c_void_p), POINTER(Error)]),
     "hc_offload_close": (c_int32, [c_void_p]),
     "hc_offload_page_bytes": (c_uint64, [c_void_p]),

@@ -231,6 +231,17 @@ class Store:
         with self._using as handle:
             self._library.raise_for(self._library.hc_connect(handle, self._milliseconds(timeout), error), error)
 
+    def clear(self, *, evict_first: bool = False, timeout: Timeout = ...) -> int:
+        """Withdraws all pages of this namespace from the node.
+
+        @param evict_first They stay, and leave the node's memory before all others until they are used again. For the pages of a model's version that has ended.
+        @return how many there were in memory
+        """
+        pages, error = ctypes.c_uint64(), _abi.Error()
+        with self._using as handle:
+            self._library.raise_for(self._library.hc_clear(handle, evict_first, self._milliseconds(timeout), pages, error), error)
+        return pages.value
+
     def node_status(self, timeout: Timeout = ...) -> dict[str, int]:
         """How the node is, with the names of hc_node_state."""
         state, error = _abi.NodeState(size=ctypes.sizeof(_abi.NodeState)), _abi.Error()

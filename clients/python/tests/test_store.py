@@ -143,6 +143,29 @@ def test_what_is_removed_is_gone(store):
     assert store.exists(["a", "b"]).ok == [False, True]
 
 
+def test_a_namespace_is_cleared_and_no_other(node):
+    with node.store("one", timeout=60) as one, node.store("other", timeout=60) as other:
+        for store in (one, other):
+            store.put(["a", "b"], [page_of(1), page_of(2)]).check()
+        assert one.clear() == 2 and one.exists(["a", "b"]).ok == [False, False] and other.exists(["a", "b"]).ok == [True, True]
+        assert one.clear() == 0
+
+
+def test_pages_that_are_of_no_use_any_more_leave_first(node):
+    page = page_of(1, 1 << 20)
+    with node.store("one", timeout=60) as one, node.store("other", timeout=60) as other:
+        one.put(["a"], [page]).check()
+        ended, later = [f"ended {i}" for i in range(5)], [f"later {i}" for i in range(10)]
+        for name in ended:
+            other.put([name], [page]).check()
+        assert other.clear(evict_first=True) == 5
+        # One page too many.
+        for name in later:
+            other.put([name], [page]).check()
+        assert one.exists(["a"]).ok == [True]
+        assert all(other.exists([name]).ok[0] for name in later) and not all(other.exists([name]).ok[0] for name in ended)
+
+
 def test_a_prefetch_says_what_is_there(store):
     store.put(["a", "c"], [page_of(1), page_of(2)]).check()
     assert store.prefetch(["a", "b", "c"]).ok == [True, False, True]
