@@ -4,6 +4,9 @@ Makes a virtual environment in FOLDER that holds a real engine, or (`stores`) th
 `packages_ENGINE.txt` lists, and nothing else. PyPI has torch for Linux with CUDA only, 4 GB of libraries on top of it that a CPU has no use for. They are left out, and libraries
 of their names are put beside torch whose functions fail: torch finds no GPU and does without.
 
+ENGINE@RELEASE makes a folder of packages that come before those of the engine's environment, beside which it is: of another release of the engine. What a release
+has in kernels for CUDA alone gets those for CPUs of the environment.
+
 A folder that was made from the same list already is kept. Needs cc and binutils.
 """
 
@@ -79,6 +82,31 @@ def stand_in_for_cuda(folder):
     print(f"{len(needed)} libraries stand in for CUDA's", flush=True)
 
 
+def install(python, packages, *more):
+    # The list is complete: what these packages ask for beyond it is CUDA's.
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--requirement", packages, *more], check=True)
+
+
+def make_environment(packages, folder):
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    install(folder / "bin/python", packages)
+    [torch] = folder.glob("lib/python*/site-packages/torch/lib")
+    stand_in_for_cuda(torch)
+    subprocess.run([folder / "bin/python", "-c", "import torch; assert not torch.cuda.is_available()"], check=True)
+
+
+def make_release(packages, folder, environment):
+    install(environment / "bin/python", packages, "--target", folder)
+    [own] = environment.glob("lib/python*/site-packages")
+    for metadata in folder.glob("vllm-*.dist-info/METADATA"):
+        # The operations of the two are alike, but for those of experts. By its version vLLM knows what it was built for.
+        for library in [*folder.glob("vllm/**/*.so")]:
+            library.unlink()
+        for library in own.glob("vllm/*.so"):
+            shutil.copy(library, folder / "vllm")
+        metadata.write_text(re.sub(r"^(Version: .+)$", r"\1+cpu", metadata.read_text(), count=1, flags=re.MULTILINE))
+
+
 def main():
     engine, folder = sys.argv[1], pathlib.Path(sys.argv[2]).resolve()
     packages = HERE / f"packages_{engine}.txt"
@@ -88,12 +116,10 @@ def main():
         return
     print(f"Making the environment of {engine} in {folder}: some GB, some minutes", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    # The list is complete: what these packages ask for beyond it is CUDA's.
-    subprocess.run([folder / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--requirement", packages], check=True)
-    [torch] = folder.glob("lib/python*/site-packages/torch/lib")
-    stand_in_for_cuda(torch)
-    subprocess.run([folder / "bin/python", "-c", "import torch; assert not torch.cuda.is_available()"], check=True)
+    if "@" in engine:
+        make_release(packages, folder, folder.with_name(engine.partition("@")[0]))
+    else:
+        make_environment(packages, folder)
     made.write_text(recipe)
 
 

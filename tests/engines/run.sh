@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# tests/engines/run.sh [sglang|vllm|lmcache|nixl]... [-- PYTEST_ARGUMENTS... | --run PROGRAM ARGUMENTS...]
+# tests/engines/run.sh [sglang|vllm|lmcache|nixl|sglang@RELEASE|vllm@RELEASE]... [-- PYTEST_ARGUMENTS... | --run PROGRAM ARGUMENTS...]
 #
 # Runs hicache's plug-ins in the engines that they are for, real ones, with a tiny model on the CPU: all that are named, or all. Makes an environment
-# for each engine first (3 GB, 2 minutes; kept in $HICACHE_ENGINES, or ~/.cache/hicache/engines) from PyPI.
+# for each engine first (3 GB, 2 minutes; kept in $HICACHE_ENGINES, or ~/.cache/hicache/engines) from PyPI. Other releases of an engine, those of which there is
+# a packages_ENGINE@RELEASE.txt, come on top of its environment (1 GB).
 # With --run it runs another program by the environment's Python instead of the tests.
 # The library and the programs are those of build/release, or those that HICACHE_LIBRARY and HICACHE_BIN name. The plug-in for NIXL is
 # tested where it was built, with -D NIXL_INCLUDE_DIR (docs/engines/nixl.md), or where HICACHE_NIXL_PLUGIN names it.
@@ -11,16 +12,21 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 cache=${HICACHE_ENGINES:-${XDG_CACHE_HOME:-$HOME/.cache}/hicache/engines}
+all=(sglang vllm lmcache nixl)
+for list in "$here"/packages_*@*.txt; do
+  list=${list##*/packages_}
+  all+=("${list%.txt}")
+done
 engines=()
 while (($#)) && [[ $1 != -- && $1 != --run ]]; do
-  case $1 in
-    sglang | vllm | lmcache | nixl) engines+=("$1") ;;
-    -h | --help)
-      sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"
-      exit 0
-      ;;
+  case " ${all[*]} " in
+    *" $1 "*) engines+=("$1") ;;
     *)
-      echo "run.sh: no engine \"$1\"; expected sglang, vllm, lmcache or nixl" >&2
+      if [[ $1 == -h || $1 == --help ]]; then
+        sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"
+        exit 0
+      fi
+      echo "run.sh: no engine \"$1\"; expected one of ${all[*]}" >&2
       exit 2
       ;;
   esac
@@ -33,10 +39,10 @@ if [[ ${1:-} == --run ]]; then
 elif (($#)); then
   shift
 fi
-((${#engines[@]})) || engines=(sglang vllm lmcache nixl)
+((${#engines[@]})) || engines=("${all[@]}")
 
 export HICACHE_LIBRARY=${HICACHE_LIBRARY:-$root/build/release/c_abi/libhicache.so.1} HICACHE_BIN=${HICACHE_BIN:-$root/build/release/bin}
-export PYTHONPATH=$root/clients/python:$here PYTHONDONTWRITEBYTECODE=1
+export PYTHONDONTWRITEBYTECODE=1
 export HICACHE_ENGINE_MODEL=$cache/model HICACHE_ENGINE_MODEL_OF_TWO_GROUPS=$cache/model_of_two_groups
 export HICACHE_NIXL_PLUGIN=${HICACHE_NIXL_PLUGIN:-$root/build/release/clients/nixl/libplugin_HICACHE.so}
 [[ -e $HICACHE_NIXL_PLUGIN ]] || unset HICACHE_NIXL_PLUGIN
@@ -49,8 +55,13 @@ for engine in "${engines[@]}"; do
   fi
   # LMCache and NIXL work for vLLM, so they are in the same environment.
   environment=vllm
-  [[ $engine != sglang ]] || environment=sglang
+  [[ $engine != sglang* ]] || environment=sglang
   python3 "$here/environment.py" "$environment" "$cache/$environment"
+  export PYTHONPATH=$root/clients/python:$here
+  if [[ $engine == *@* ]]; then
+    python3 "$here/environment.py" "$engine" "$cache/$engine"
+    export PYTHONPATH=$cache/$engine:$PYTHONPATH
+  fi
   python=$cache/$environment/bin/python
   "$python" "$here/tiny_model.py" "$HICACHE_ENGINE_MODEL"
   "$python" "$here/tiny_model.py" "$HICACHE_ENGINE_MODEL_OF_TWO_GROUPS" --sliding-window
@@ -59,6 +70,6 @@ for engine in "${engines[@]}"; do
     continue
   fi
   echo "== $engine"
-  "$python" -m pytest -q -p no:cacheprovider "$@" "$here/$engine" || status=1
+  "$python" -m pytest -q -p no:cacheprovider "$@" "$here/${engine%@*}" || status=1
 done
 exit $status

@@ -72,11 +72,11 @@ def write_adapter(folder, seed, scale=16):
     return str(folder)
 
 
-def replace_a_tensor(folder):
+def replace_a_tensor(folder, name="model.safetensors"):
     """Another model with files of the same names, sizes and times."""
     import os
 
-    file = pathlib.Path(folder) / "model.safetensors"
+    file = pathlib.Path(folder) / name
     times = file.stat()
     with open(file, "r+b") as weights:
         weights.seek(-(1 << 16), os.SEEK_END)

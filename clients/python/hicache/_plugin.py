@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import inspect
 import logging
 import threading
 import time
@@ -63,8 +64,31 @@ def own_settings(given: Mapping[str, Any], where: str, engines: Iterable[str] = 
     return Settings({name: value for name, value in settings.items() if name not in _FACTS}, operator, settings.get("model_id", ""))
 
 
+def changed_functions(seams: Mapping[str, tuple[Callable[..., Any], tuple[str, ...]]]) -> list[str]:
+    """Functions of an engine that take other arguments than expected, a sentence each."""
+    return [f"{name}({', '.join(found)}); expected ({', '.join(expected)})" for name, (function, expected) in seams.items()
+            if (found := tuple(inspect.signature(function).parameters)) != expected]
+
+
+def changed_calls(of: type) -> list[str]:
+    """Methods that an engine calls with arguments that this class does not take, or that it has not, a sentence each.
+
+    @param of Derived from a class of the engine, which declares them.
+    """
+    found = [f"{of.__name__}.{name}, which is not there" for name in sorted(getattr(of, "__abstractmethods__", ()))]
+    for name, ours in vars(of).items():
+        theirs = next((vars(base)[name] for base in of.__mro__[1:] if name in vars(base)), None)
+        if inspect.isfunction(ours) and inspect.isfunction(theirs):
+            takes, given = inspect.signature(ours).parameters, inspect.signature(theirs).parameters
+            if not any(each.kind is each.VAR_KEYWORD for each in takes.values()) and (more := [each for each in given if each not in takes]):
+                found.append(f"{of.__name__}.{name} with {', '.join(more)}")
+    return found
+
+
 # How often an engine that works tells its facts again: the node may have evicted them, or been restarted.
 _KEEP_S = 300.0
+# How long the end of a name may take: an engine that ends waits for it.
+_END_S = 2.0
 
 
 class Stores:
@@ -112,6 +136,8 @@ class Space(Stores):
         self.identity = identity
         self._logger = logger
         self._told, self._kept_at = "", 0.0
+        # The name of the moment, if its pages are of no use after it.
+        self._passing: str | None = None
         # Tells early what is wrong.
         Store(namespace=FACTS, **self._arguments).close()
         self._current()
@@ -130,11 +156,28 @@ class Space(Stores):
         if self._told != namespace:
             self._logger.info("hicache: pages of %s are kept by the node at %s: %s", namespace, self.where, canonical(facts))
         if self._told != namespace or now - self._kept_at > _KEEP_S:
-            self._told, self._kept_at = namespace, now
-            threading.Thread(target=self._keep, args=(namespace, canonical(facts).encode()), name="hicache-facts", daemon=True).start()
+            ended = self._passing if self._passing != namespace else None
+            self._told, self._kept_at, self._passing = namespace, now, namespace if self.identity.is_passing else None
+            threading.Thread(target=self._keep, args=(namespace, canonical(facts).encode(), ended), name="hicache-facts", daemon=True).start()
         return store
 
-    def _keep(self, namespace: str, facts: bytes) -> None:
+    def close(self) -> None:
+        passing, self._passing = self._passing, None
+        super().close()
+        if passing is not None:
+            self._end(passing)
+
+    def _end(self, namespace: str) -> None:
+        """Pages of weights that no engine has any more leave the node first."""
+        try:
+            with Store(namespace=namespace, **{**self._arguments, "calls": None}) as store:
+                store.clear(evict_first=True, timeout=_END_S)
+        except Error:
+            pass  # What is wrong with the node is told elsewhere.
+
+    def _keep(self, namespace: str, facts: bytes, ended: str | None) -> None:
+        if ended is not None:
+            self._end(ended)
         try:
             with Store(namespace=FACTS, **{**self._arguments, "calls": None}) as store:
                 # Nodes and pages know a namespace by its fingerprint.

@@ -36,11 +36,11 @@ _WAIT_S = 10.0
 # Reading that takes longer is told of.
 _TELL_AFTER_S = 2.0
 _JSON_BYTES = 1 << 20
-# Of a model's configuration: where it came from, and how texts are made and read. Nothing of that changes the KV of given tokens.
+# Of a model's configuration: where it came from, how texts are made and read, and how long they may be. Nothing of that changes the KV of given tokens.
 _NO_CONFIGURATION = re.compile(
     r"_name_or_path|_commit_hash|transformers_version|torch_dtype|dtype|architectures_?|_?attn_implementation.*|_auto_class|name_or_path|tokenizer_class"
     r"|(bos|eos|pad|sep|decoder_start|unk|mask|cls)_token_id|use_cache|return_dict|output_(attentions|hidden_states|scores)|problem_type|task_specific_params"
-    r"|finetuning_task|id2label|label2id|chat_template|generation_config|is_decoder_only|revision")
+    r"|finetuning_task|id2label|label2id|chat_template|generation_config|is_decoder_only|revision|context_len")
 
 
 class Content(NamedTuple):
@@ -218,6 +218,12 @@ class Identity:
     def namespace(self) -> str | None:
         """What to call pages; None until it is known."""
         return self._namespace
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether pages of this name are of no use once the engine has another one: those of weights that were changed in memory, and private ones."""
+        facts = self._all or {}
+        return "weights in memory" in facts or any(str(facts.get(part, {}).get("weights")).startswith("private ") for part in self._models)
 
     def weights_are(self, in_memory: str | None) -> bool:
         """The engine's weights are others than it was loaded with.

@@ -24,7 +24,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferRes
 from hicache._buffers import Pointers, wrong
 from hicache._calls import Call
 from hicache._errors import Code, Error, error_of
-from hicache._plugin import BATCH_BYTES, MOST_KEYS, Space, Trouble, own_settings
+from hicache._plugin import BATCH_BYTES, MOST_KEYS, Space, Trouble, changed_calls, own_settings
 from hicache._store import Store
 from hicache.sglang_identity import changed_seams, identify, kv_type
 
@@ -49,7 +49,7 @@ class HicacheStorage(HiCacheStorage):
 
     def __init__(self, storage_config: Any, kwargs: dict | None = None) -> None:
         """@raises InvalidArgument a setting is wrong: the attach fails"""
-        warn_of_unknown_version()
+        warn_of_unknown_version(HicacheStorage)
         config, settings = storage_config, own_settings(storage_config.extra_config or {}, "hicache-storage-backend-extra-config", _OF_SGLANG)
         self._shard = _identity(config, ["tp_rank", "tp_size"])
         # Of a model whose KV is the same on all ranks of tensor parallelism, each rank reads what one has stored.
@@ -260,12 +260,17 @@ def settle(calls: Iterable[Call]) -> None:
             call.result()
 
 
-def warn_of_unknown_version() -> None:
-    """A release that nobody has tried may work: each call is checked as far as it can be."""
+def warn_of_unknown_version(part: type) -> None:
+    """A release that nobody has tried may work: each call is checked as far as it can be.
+
+    @param part What of a plug-in SGLang calls.
+    """
     version = getattr(sglang, "__version__", _TRIED)
     numbers = [[int(number) for number in re.findall(r"\d+", each.split("+")[0])[:3]] for each in (version, _TRIED)]
     if numbers[0] > numbers[1]:
         logger.warning("hicache: SGLang %s is newer than %s, the newest that hicache was tried with", version, _TRIED)
+    for call in changed_calls(part):
+        logger.warning("hicache: SGLang %s calls %s: such a call fails", version, call)
     for seam in changed_seams():
         raise error_of(Code.UNSUPPORTED, f"SGLang {version} has {seam}: hicache cannot see there what its pages are")
 

@@ -7,7 +7,6 @@ process: it reads the configuration that the engine holds, watches the calls by 
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import uuid
 import weakref
@@ -20,9 +19,9 @@ from sglang.srt.lora.lora_manager import LoRAManager
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.scheduler_components.weight_updater import SchedulerWeightUpdaterManager
-from sglang.srt.runtime_context import get_lora, get_server_args, process_model_config
+from sglang.srt.runtime_context import get_lora, get_model, get_server_args, process_model_config
 
-from hicache._plugin import Settings
+from hicache._plugin import Settings, changed_functions
 from hicache.identity import (Adapters, Fields, Identity, Memory, Source, canonical, configuration, defaults_of, digest_of, folder_of, hub_commit, scales_of, started_ns,
                               weights_digest)
 
@@ -103,7 +102,7 @@ def engine_facts() -> tuple[dict[str, Any], dict[str, Source]]:
     facts: dict[str, Any] = {
         "format": {"engine": "sglang", "version": FORMAT},
         "model": model_facts(model),
-        "kv": {"scales": scales_of(settings.quantization_param_path)},
+        "kv": {"type": _logical_type(get_model().kv_cache_dtype, model.dtype), "scales": scales_of(settings.quantization_param_path)},
         "settings": SETTINGS.of(settings, defaults_of(settings)),
     }
     return facts, {"model": source_of(model.model_path, model.revision, str(settings.load_format), model.hf_config)}
@@ -121,8 +120,17 @@ def draft_facts() -> tuple[dict[str, Any], dict[str, Source]]:
     return {"draft": facts}, {"draft": source_of(path, settings.speculative_draft_model_revision, str(load_format), None)}
 
 
+def _logical_type(chosen: str, dtype: Any) -> str:
+    """What KV is meant to be: pools in host memory know only as what it is stored, and different ones are stored alike.
+
+    Where it is chosen by a checkpoint ("auto" with FP8 scales in it), what it is stored as tells that from the model's type.
+    """
+    name = str(dtype).removeprefix("torch.") if chosen == "auto" else chosen
+    return {"bf16": "bfloat16"}.get(name, name)
+
+
 def kv_type(pool: Any) -> str:
-    """The logical type of a pool's elements, which may be stored as those of another one."""
+    """The type of a pool's elements, the logical one where the pool knows it."""
     of = getattr(pool, "device_pool", pool)
     return str(getattr(of, "dtype", getattr(pool, "dtype", ""))).removeprefix("torch.")
 
@@ -282,5 +290,4 @@ SEAMS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
 
 def changed_seams() -> list[str]:
     """What this release of SGLang has changed of what hicache needs, a sentence each."""
-    return [f"{name}({', '.join(found)}); expected ({', '.join(expected)})" for name, (function, expected) in SEAMS.items()
-            if (found := tuple(inspect.signature(function).parameters)) != expected]
+    return changed_functions(SEAMS)

@@ -91,7 +91,7 @@ class HicacheLinker(UnifiedCacheLinker):
     def __init__(self, server_args: Any, params: Any, *, components: Any, extra_config: dict[str, Any] | None = None, forward_stream: Any = None,
                  **_: Any) -> None:
         """@raises InvalidArgument, Error(UNSUPPORTED) a setting is wrong, or the model has more than pages of plain KV: the engine does not start"""
-        warn_of_unknown_version()
+        warn_of_unknown_version(HicacheLinker)
         self.forward_stream = forward_stream
         pool, self._page = params.token_to_kv_pool_allocator.get_kvcache(), params.page_size
         layers = _layers(pool, components, params)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import itertools
 import time
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.logger import init_logger
-from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
 from vllm.v1.kv_offload.base import (GPULoadStoreSpec, LoadStoreSpec, Locality, LookupResult, Medium, OffloadingEvent, OffloadingManager,
                                      OffloadingSpec, OffloadingWorker, PrepareStoreOutput, RequestOffloadingContext, TransferResult,
                                      get_offload_group_idx, make_offload_key)
@@ -32,14 +33,14 @@ from hicache._buffers import wrong
 from hicache._calls import Lease
 from hicache._errors import Code, Error, error_of
 from hicache._offload import Offload, Tensor
-from hicache._plugin import MOST_CALLS, MOST_KEYS, Space, Stores, Transfer, Trouble, own_settings, putter
+from hicache._plugin import MOST_CALLS, MOST_KEYS, Space, Stores, Transfer, Trouble, changed_calls, own_settings, putter
 from hicache._store import Store
 from hicache.vllm_identity import changed_seams, engine_core, identify
 
 # A child of vLLM's own logger, whose lines the user sees.
 logger = init_logger(f"vllm.{__name__}")
 
-_TESTED = ("0.32",)
+_TESTED = ("0.31", "0.32", "0.33")
 # What vLLM reads of kv_connector_extra_config, for this connector.
 _OF_VLLM = ("spec_name", "spec_module_path", "block_size", "blocks_per_chunk", "self_describing_kv_events", "offload_prompt_only")
 # Where the connector tells the spec what a spec is not told.
@@ -55,7 +56,7 @@ class HicacheConnector(OffloadingConnector):
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         """@raises InvalidArgument, Error(UNSUPPORTED) a setting is wrong: the engine does not start"""
-        warn_of_versions()
+        warn_of_versions(HicacheConnector, HicacheOffloadingSpec, Manager, Worker)
         if "sync_load_budget_bytes" in vllm_config.kv_transfer_config.kv_connector_extra_config:
             raise wrong('kv_connector_extra_config: "sync_load_budget_bytes": vLLM takes no failure of such a load, and a page may be lost; expected none with '
                         "HicacheConnector")
@@ -88,10 +89,13 @@ class HicacheConnector(OffloadingConnector):
         return results
 
 
-def warn_of_versions() -> None:
+def warn_of_versions(*parts: type) -> None:
+    """@param parts What of a plug-in vLLM calls."""
     if ".".join(vllm.__version__.split(".")[:2]) not in _TESTED:
         logger.warning("hicache: vLLM %s was not tested, but %s was; going on as long as its interfaces answer as expected", vllm.__version__,
                        ", ".join(_TESTED))
+    for call in itertools.chain.from_iterable(map(changed_calls, parts)):
+        logger.warning("hicache: vLLM %s calls %s: such a call fails", vllm.__version__, call)
     for seam in changed_seams():
         raise error_of(Code.UNSUPPORTED, f"vLLM {vllm.__version__} has {seam}: hicache cannot see there what its pages are")
 
@@ -101,7 +105,8 @@ def _with_told(vllm_config: Any, kv_cache_config: Any) -> Any:
     prefix_groups = [i for i, group in enumerate(kv_cache_config.kv_cache_groups) if isinstance(group.kv_cache_spec, FullAttentionSpec)]
     groups = [[type(group.kv_cache_spec).__name__, group.kv_cache_spec.block_size, group.kv_cache_spec.page_size_bytes, len(group.layer_names)]
               for group in kv_cache_config.kv_cache_groups]
-    return _with_spec(vllm_config, {_TOLD: {"groups": groups, "prefix_groups": prefix_groups}})
+    has_state = any(isinstance(group.kv_cache_spec, MambaSpec) for group in kv_cache_config.kv_cache_groups)
+    return _with_spec(vllm_config, {_TOLD: {"groups": groups, "prefix_groups": prefix_groups, "has_state": has_state}})
 
 
 def _with_spec(vllm_config: Any, more: dict[str, Any]) -> Any:
@@ -131,6 +136,9 @@ class HicacheOffloadingSpec(OffloadingSpec):
                         "connector ends the engine when a page is lost")
         self._settings = own_settings({name: value for name, value in config.extra_config.items() if name != _TOLD}, "kv_connector_extra_config", _OF_VLLM)
         self._told = told
+        if told["has_state"] and self.blocks_per_chunk > 1:
+            raise wrong(f'kv_connector_extra_config: "blocks_per_chunk": {self.blocks_per_chunk}: vLLM has the recurrent state of this model for the ends of some '
+                        'blocks alone, so that chunks of several lack some of it, and are never found; expected 1')
 
     def get_manager(self) -> Manager:
         identity = identify(engine_core(), self._settings, {"format": {"plug-in": "connector", "groups": self._told["groups"], **format_of(self.config)}},
@@ -208,7 +216,9 @@ class Manager(OffloadingManager):
         self._space = space
         # Those first that say how much of the others can be of use.
         self._groups = sorted(groups, key=lambda group: not group.is_prefix)
-        self._shortest = min(group.tokens for group in groups)
+        # Of all groups, since a hit needs each of them.
+        self._shortest = max(group.tokens for group in groups)
+        self._has_told_of_length = False
         logger.info("hicache: chunks have %s tokens, one number for each group of layers; of a prompt only whole chunks are kept", [group.tokens for group in groups])
         self._ranks = ranks
         self._requests: dict[str, _Request] = {}
@@ -223,6 +233,10 @@ class Manager(OffloadingManager):
         """Looks a request's chunks up, and pins them, in a thread of its own. False as long as that goes on."""
         known = self._requests.get(request.request_id)
         store = self._space.store
+        if request.num_tokens < self._shortest and not self._has_told_of_length:
+            self._has_told_of_length = True
+            logger.warning("hicache: a prompt of %d tokens is shorter than a chunk of %d: nothing of it is kept, nor of others as short", request.num_tokens,
+                           self._shortest)
         if known is None or known.is_given_up or known.is_loading or request.num_tokens - first_token < self._shortest or store is None:
             return True
         if known.search is None or known.store is not store or time.monotonic() - known.searched_at > _PIN_SECONDS:

@@ -22,7 +22,7 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.engine.core import EngineCore
 
 from hicache._errors import Code, error_of
-from hicache._plugin import Settings
+from hicache._plugin import Settings, changed_functions
 from hicache.identity import (Adapters, Fields, Identity, Memory, Source, canonical, configuration, defaults_of, digest_of, folder_of, hub_commit,
                               weights_digest)
 
@@ -54,7 +54,7 @@ CACHE = Fields(
     "block_size|user_specified_block_size|kv_cache_layout|prefix_match_unit|gpu_memory_utilization|cache_dtype|is_attention_free|num_gpu_blocks_override"
     "|enable_prefix_caching|prefix_cache_retention_interval|mamba_page_size_padded|skip_page_size_padded|enable_mamba_shared_prefix_checkpoint"
     "|replayssm_buffer_len|use_kda_recoverssm|num_[cg]pu_blocks|effective_attention_block_size|kv_cache_size_tokens|kv_cache_max_concurrency|hash_block_size"
-    "|cache_hit_alignment_tokens|kv_sharing_fast_prefill|swa_bounded_replay|kv_cache_memory_bytes|kv_offloading_.*|_block_size_resolved")
+    "|cache_hit_alignment_tokens|user_specified_mamba_block_size|simple_cpu_offload_num_blocks|kv_sharing_fast_prefill|swa_bounded_replay|kv_cache_memory_bytes|kv_offloading_.*|_block_size_resolved")
 #: Of vLLM's MultiModalConfig.
 INPUTS = Fields(
     {"mm_processor_kwargs": "options of the processor of pictures and sounds", "media_io_kwargs": "how media are read", "mm_encoder_attn_dtype": "the encoder's type",
@@ -69,12 +69,12 @@ LOADING = Fields({"load_format": "where the weights come from, if not from their
 #: Of vLLM's AttentionConfig.
 ATTENTION = Fields({"indexer_kv_dtype": "the type of index keys", "hisparse_config": "the form of sparse KV", "use_non_causal": "whether attention looks ahead"},
                    "(.*_)?backend|backend_per_kind|flash_attn_.*|tokenspeed_.*|tq_.*|use_trtllm_attention|disable_flashinfer_.*|mla_prefill_backend|use_prefill_.*"
-                   "|indexer_sparse_logits|sparse_mla_.*|flex_attn_.*|flashinfer_.*|use_cudnn_prefill|use_fp4_indexer_cache")
+                   "|indexer_sparse_logits|indexer_tp_shard_min_rows|minimax_m3_indexer_cp|sparse_mla_.*|flex_attn_.*|flashinfer_.*|use_cudnn_prefill|use_fp4_indexer_cache")
 #: Of vLLM's SpeculativeConfig, where a draft model has KV of its own.
 DRAFT = Fields({"method": "how tokens are drafted", "kv_cache_dtype": "the type of the draft's KV", "quantization": "the quantization of the draft"},
                "enforce_eager|num_speculative_tokens.*|model|draft_tensor_parallel_size|tensor_parallel_size|moe_backend|attention_backend|max_model_len|revision"
                "|code_revision|index_share_for_mtp_iteration|disable_.*|use_local_argmax_reduction|use_heterogeneous_vocab|prompt_lookup_.*|parallel_drafting"
-               "|target_.*_config|draft_.*|suffix_.*|rejection_sample_method|synthetic_.*|enable_adaptive_verification|dspark_.*|speculative_token_tree|_.*")
+               "|target_.*_config|draft_.*|suffix_.*|rejection_sample_method|synthetic_.*|enable_adaptive_verification|fly_.*|xpress_topc|dspark_.*|speculative_token_tree|_.*")
 #: Of vLLM's LoRAConfig: a fact of an adapter's pages alone.
 LORA = Fields({"lora_dtype": "the type of adapters", "enable_tower_connector_lora": "whether adapters reach an encoder", "target_modules": "which modules take them"},
               "max_.*|fully_sharded_loras|default_mm_loras|specialize_active_lora|enable_mixed_moe_lora_format|enable_moe_shared_loras")
@@ -352,5 +352,4 @@ SEAMS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
 
 def changed_seams() -> list[str]:
     """What this release of vLLM has changed of what hicache needs, a sentence each."""
-    return [f"{name}({', '.join(found)}); expected ({', '.join(expected)})" for name, (function, expected) in SEAMS.items()
-            if (found := tuple(inspect.signature(function).parameters)) != expected]
+    return changed_functions(SEAMS)

@@ -18,13 +18,18 @@ import numpy
 from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, OffloadingEvent, RequestOffloadingContext, get_offload_group_idx
 from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hicache._calls import Call, Keys
 from hicache._plugin import MOST_CALLS, MOST_KEYS, Space, Transfer, Trouble, own_settings, putter
 from hicache._store import Store
 from hicache.vllm import format_of, logger, warn_of_versions
 from hicache.vllm_identity import engine_core, identify
+
+try:
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource
+except ImportError:
+    # Before 0.32 vLLM does not ask.
+    CacheHitSource = None
 
 
 class _Job(Transfer):
@@ -42,9 +47,9 @@ def _alone(method: Callable[..., Any]) -> Callable[..., Any]:
     """From vLLM 0.33 on a second thread may call a tier."""
 
     @functools.wraps(method)
-    def locked(self: HicacheTier, *arguments: Any) -> Any:
+    def locked(self: HicacheTier, *arguments: Any, **named: Any) -> Any:
         with self._lock:
-            return method(self, *arguments)
+            return method(self, *arguments, **named)
 
     return locked
 
@@ -53,14 +58,14 @@ class HicacheTier(SecondaryTierManager):
     """The node behind vLLM's own host tier: a page is a chunk of all ranks, as it lies there. Runs in the scheduler's process; any thread, one at a time."""
 
     medium = Medium.STORAGE
-    cache_hit_source = CacheHitSource.HOST
+    cache_hit_source = CacheHitSource and CacheHitSource.HOST
 
     def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, backpressure_detector: Any = None,
                  enable_kv_events: bool = False, locality: str | None = None, **settings: Any) -> None:
         """@raises InvalidArgument a setting is wrong: the engine does not start"""
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         given = own_settings(settings, "secondary_tiers: HicacheTier")
-        warn_of_versions()
+        warn_of_versions(HicacheTier)
         identity = identify(engine_core(), given, {"format": {"plug-in": "tier", "chunk bytes": self.block_size_bytes, **format_of(offloading_spec.config)}},
                             ("blocks", "connector"))
         self.locality = Locality(locality) if locality is not None else None

@@ -1,5 +1,6 @@
 """What a page's name says, without an engine: facts, digests, weights that change in memory, adapters."""
 
+import abc
 import contextlib
 import dataclasses
 import hashlib
@@ -9,6 +10,7 @@ import os
 import re
 import struct
 import subprocess
+import threading
 import time
 
 import fact_tables
@@ -18,7 +20,7 @@ import hicache
 from conftest import until
 from hicache import identity
 from hicache._files import find_program
-from hicache._plugin import Space, own_settings
+from hicache._plugin import Space, changed_calls, changed_functions, own_settings
 from hicache.identity import Adapters, Fields, Identity, Memory, Source, canonical, content_of, digest_of
 
 LOGGER = logging.getLogger("test")
@@ -137,6 +139,31 @@ def test_caches_that_have_kv_of_other_weights_are_nobody_elses():
     assert memory.name(("blocks", "tier")) is None
 
 
+def test_pages_of_weights_that_have_ended_leave_first(tmp_path):
+    """After each update of an engine's weights pages of those before make room, and not pages of an engine whose weights are on a disk."""
+    page = os.urandom(512 << 10)
+    with hicache.node("8MiB") as node, contextlib.ExitStack() as opened:
+        settings = own_settings({"socket": node.socket}, "test")
+        lasting, training = (Space(known(write_model(tmp_path / name)), settings, LOGGER) for name in ("lasting", "training"))
+        opened.callback(lasting.close)
+        opened.callback(training.close)
+        for name in (b"a", b"b"):
+            lasting.store.put([name], [page]).check()
+        for version in range(5):
+            training.identity.weights_are(f"version {version}")
+            # The name of before ends in a thread.
+            until(lambda: training.store is not None and not [each for each in threading.enumerate() if each.name == "hicache-facts"])
+            for i in range(4):
+                training.store.put([f"page {i}"], [page]).check()
+        assert lasting.store.exists([b"a", b"b"]).ok == [True, True]
+        assert training.store.exists([f"page {i}" for i in range(4)]).prefix == 4 and node_status(node)["pages_evicted"] > 4
+
+
+def node_status(node):
+    with node.store("looks") as store:
+        return store.node_status()
+
+
 def test_adapters_are_called_by_their_content(tmp_path, caplog):
     first, copy = (write_model(tmp_path / name, adapter_config='{"lora_alpha": 8}') for name in ("first", "copy"))
     adapters = Adapters(LOGGER)
@@ -171,6 +198,33 @@ def test_fields_that_nobody_knows_count_where_they_were_given():
     assert fields.of(Settings(port=2), defaults) == {"dtype": "bf16"}
     assert fields.of(Settings(new="given"), defaults) == {"dtype": "bf16", "new": "given"}
     assert fields.unknown(identity.names_of(Settings)) == ["new"]
+
+
+def test_what_a_release_calls_otherwise_is_named():
+
+    class Base(abc.ABC):
+        @abc.abstractmethod
+        def load(self, job, expedited=False): ...
+
+        @abc.abstractmethod
+        def flushed(self): ...
+
+        def store(self, job, *more): ...
+
+        def renamed(self, which): ...
+
+    class Plugin(Base):
+        def load(self, job): ...
+
+        def store(self, job): ...
+
+        def renamed(self, **named): ...
+
+        def own(self): ...
+
+    assert changed_calls(Plugin) == ["Plugin.flushed, which is not there", "Plugin.load with expedited", "Plugin.store with more"]
+    assert changed_functions({"load": (Base.load, ("self", "job")), "store": (Base.store, ("self", "job", "more"))}) == [
+        "load(self, job, expedited); expected (self, job)"]
 
 
 def test_a_configuration_is_all_that_can_change_kv():
@@ -239,6 +293,10 @@ def test_people_are_told_why_engines_share_or_do_not(shared_node, tmp_path):
         assert why(shared_node, fingerprints[0], models[2])[:2] == (0, ["the engine has loaded what is in the folder"])
         code, lines, _ = why(shared_node, fingerprints[0], write_model(tmp_path / "edited", config='{"hidden_size": 9}'))
         assert code == 1 and lines == ["model.configuration.hidden_size: 8 in the first, 9 in the second"]
+        # What has the same name goes as well, and nothing else.
+        removed = subprocess.run([find_program("hicachectl"), "node", "clear", fingerprints[0], "--socket", shared_node.socket], capture_output=True, text=True)
+        assert removed.returncode == 0 and removed.stdout.startswith("2 pages, ")
+        assert [space.store.exists([model.name]).ok for space, model in zip(spaces, models, strict=True)] == [[False], [True], [False]]
         for unknown in ("0123456789abcdef", 999999, "f" * 64, "nonsense"):
             code, _, trouble = why(shared_node, unknown)
             assert code not in (0, 1) or "no" in trouble

@@ -3,8 +3,10 @@
 import types
 
 import pytest
-from engines import Engine, tokens
+from engines import HAS_LINKERS, Engine, tokens
 from node_fixtures import damage, node  # noqa: F401
+
+collect_ignore = [] if HAS_LINKERS else ["test_linker.py", "test_linker_calls.py"]
 
 
 @pytest.fixture

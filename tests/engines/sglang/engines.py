@@ -1,9 +1,11 @@
 """Real engines of SGLang on the CPU, each in a process of its own."""
 
 import contextlib
+import importlib.metadata
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -15,6 +17,8 @@ import urllib.error
 import urllib.request
 
 HERE = pathlib.Path(__file__).parent
+#: Releases before have no linkers of others.
+HAS_LINKERS = tuple(map(int, re.findall(r"\d+", importlib.metadata.version("sglang"))[:3])) >= (0, 5, 23)
 MODEL = os.environ["HICACHE_ENGINE_MODEL"]
 #: Tokens of a page, and of an answer.
 PAGE, ANSWER = 32, 8

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from engines import MODEL, PAGE, PROMPT_PAGES, PROMPTS, Engine, tokens, until
+from engines import HAS_LINKERS, MODEL, PAGE, PROMPT_PAGES, PROMPTS, Engine, tokens, until
 from node_fixtures import settled
 from test_linker import linked
 from test_storage import storage
@@ -14,7 +14,7 @@ import hicache
 
 NONE = [0] * len(PROMPTS)
 HITS = [count * PAGE for count in PROMPT_PAGES]
-WAYS = {"linker": linked, "storage": storage}
+WAYS = {**({"linker": linked} if HAS_LINKERS else {}), "storage": storage}
 
 
 @pytest.fixture(scope="module", params=list(WAYS))

@@ -15,10 +15,10 @@ import hicache_cpu_shim  # noqa: E402
 
 hicache_cpu_shim.activate()
 
+from sglang.srt.mem_cache import hicache_storage  # noqa: E402
 from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
     HiCacheStorageConfig,
     HiCacheStorageExtraInfo,
-    HiCacheStorageFailureInjector,
     PoolHitPolicy,
     PoolName,
     PoolTransfer,
@@ -29,6 +29,7 @@ from sglang.srt.server_args import ServerArgs  # noqa: E402
 
 import hicache.sglang  # noqa: E402
 from hicache import sglang_identity  # noqa: E402
+from hicache._plugin import changed_calls  # noqa: E402
 from hicache.identity import Identity, Source, names_of  # noqa: E402
 
 PAGE, LAYERS = 8, 3
@@ -39,8 +40,11 @@ KEYS = [f"{i:064x}" for i in range(8)]
 def host_pool(layout, seed, dtype=torch.bfloat16):
     device = MHATokenToKVPool(size=64, page_size=PAGE, dtype=dtype, head_num=2, head_dim=64, layer_num=LAYERS, device="cpu",
                               enable_memory_saver=False)
-    [info] = device.get_device_pool_infos()
-    pool = MHATokenToKVPoolHost(info.buffer_info, 2.0, 0, PAGE, layout, device_capacity_tokens=64, start_layer=0, end_layer=LAYERS)
+    if hasattr(device, "get_device_pool_infos"):
+        [info] = device.get_device_pool_infos()
+        pool = MHATokenToKVPoolHost(info.buffer_info, 2.0, 0, PAGE, layout, device_capacity_tokens=64, start_layer=0, end_layer=LAYERS)
+    else:  # Before SGLang 0.5.23.
+        pool = MHATokenToKVPoolHost(device, 2.0, 0, PAGE, layout)
     pool.kv_buffer.copy_(torch.randn(pool.kv_buffer.shape, generator=torch.Generator().manual_seed(seed)))
     return pool
 
@@ -58,7 +62,8 @@ def storage(node, monkeypatch):
         opened.append(hicache.sglang.HicacheStorage(config, {}))
         opened[-1].register_mem_pool_host(pool)
         opened[-1].register_mem_host_pool_v2(pool, PoolName.KV)
-        opened[-1].on_host_pools_registered()
+        if hasattr(opened[-1], "on_host_pools_registered"):  # From SGLang 0.5.23 on.
+            opened[-1].on_host_pools_registered()
         return opened[-1]
 
     yield make
@@ -127,12 +132,13 @@ def test_several_pools_are_restored_together(storage, layout):
     assert same(pools[PoolName.INDEXER], (4,), targets[PoolName.INDEXER], (0,))
 
 
+@pytest.mark.skipif(not hasattr(hicache_storage, "HiCacheStorageFailureInjector"), reason="SGLang has it from 0.5.23 on")
 def test_the_engines_own_fault_injector_takes_our_answers(storage):
     source, target = host_pool("page_first_direct", 1), host_pool("page_first_direct", 2)
-    faulty = HiCacheStorageFailureInjector(storage(source), 0.0, 0.5)
+    faulty = hicache_storage.HiCacheStorageFailureInjector(storage(source), 0.0, 0.5)
     while not all(faulty.batch_set_v1(KEYS[:4], at(0, 1, 2, 3))):
         pass
-    reader = HiCacheStorageFailureInjector(storage(target), 0.0, 0.5)
+    reader = hicache_storage.HiCacheStorageFailureInjector(storage(target), 0.0, 0.5)
     while reader.batch_exists(KEYS) != 4 or not all(reader.batch_get_v1(KEYS[:4], at(4, 5, 6, 7))):
         pass
     assert same(source, (0, 1, 2, 3), target, (4, 5, 6, 7))
@@ -156,3 +162,4 @@ def test_each_of_sglangs_settings_is_a_fact_or_known_to_be_none():
 
 def test_the_seams_are_those_that_were_tried():
     assert sglang_identity.changed_seams() == []
+    assert changed_calls(hicache.sglang.HicacheStorage) == []

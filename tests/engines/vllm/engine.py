@@ -107,7 +107,7 @@ def main(options):
     for name, kind, key in (("transfer", KVTransferConfig, "kv_transfer_config"), ("events", KVEventsConfig, "kv_events_config")):
         if name in options:
             options[key] = kind(**options.pop(name))
-    llm = LLM(enforce_eager=True, max_model_len=4096, dtype=options.pop("dtype", "float32"), block_size=32, enable_prefix_caching=True, max_num_seqs=4, **options)
+    llm = LLM(enforce_eager=True, max_model_len=options.pop("max_model_len", 4096), dtype=options.pop("dtype", "float32"), block_size=32, enable_prefix_caching=True, max_num_seqs=4, **options)
 
     def generate(prompts, tokens=12, adapter=None):
         lora = None if adapter is None else LoRARequest(*adapter)
@@ -127,6 +127,11 @@ def main(options):
     def reset(connector=False):
         return llm.reset_prefix_cache(reset_connector=connector)
 
+    def drafted():
+        """Tokens that a draft model has proposed so far, and those of them that were right."""
+        counted = {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
+        return [counted[f"vllm:spec_decode_num_{what}_tokens"] for what in ("draft", "accepted")]
+
     timed = []
 
     def times():
@@ -134,7 +139,7 @@ def main(options):
             timed.append(Times(llm))
         return timed[0].take()
 
-    calls = {"generate": generate, "reset": reset, "change": change, "load_adapter": load_adapter, "spoil": spoil, "times": times}
+    calls = {"generate": generate, "reset": reset, "change": change, "load_adapter": load_adapter, "drafted": drafted, "spoil": spoil, "times": times}
     print(json.dumps({"is": "up"}), file=answers)
     for line in sys.stdin:
         what = json.loads(line)

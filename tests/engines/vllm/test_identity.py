@@ -1,5 +1,6 @@
 """Whose pages are whose: engines that differ in one thing, at one node. What an engine does not find it computes, and so answers right."""
 
+import json
 import pathlib
 import shutil
 
@@ -79,6 +80,46 @@ def test_n_grams_have_no_kv(start, filled):
 def test_another_configuration_finds_nothing(start, filled, options):
     with start(**options) as engine:
         assert cached(engine.generate()) == NONE
+
+
+def test_a_longer_context_that_takes_other_factors_finds_nothing(start, model, tmp_path):
+    longrope = shutil.copytree(MODEL, tmp_path / "longrope")
+    config = json.loads((longrope / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 32, "long_factor": [4.0] * 32,
+                                 "original_max_position_embeddings": 2048}
+    (longrope / "config.json").write_text(json.dumps(config))
+    with start(model=str(longrope), max_model_len=2048) as engine:
+        answers = engine.generate()
+        assert cached(answers) == NONE
+        until_stored(engine)
+    with start(model=str(longrope), max_model_len=4096) as engine:
+        outputs = engine.generate()
+        assert cached(outputs) == NONE and outputs[0]["tokens"] != answers[0]["tokens"]
+    with start(model=str(longrope), max_model_len=2016) as engine:
+        outputs = engine.generate()
+        assert cached(outputs) == CACHED and same(outputs, answers)
+
+
+def test_a_draft_model_finds_its_own_kv_and_no_others(start, filled, model, tmp_path):
+    """Of a draft that is the model itself all tokens are right, unless it goes on with KV of another draft."""
+    other = shutil.copytree(MODEL, tmp_path / "other")
+    replace_a_tensor(other)
+
+    def drafting(draft):
+        return start(disable_log_stats=False, speculative_config={"method": "draft_model", "model": str(draft), "num_speculative_tokens": 3})
+
+    with drafting(other) as engine:
+        engine.generate()
+        until_stored(engine)
+        drafted, accepted = engine.do("drafted")
+        assert accepted < drafted / 2
+    for found in (NONE, CACHED):
+        with drafting(model) as engine:
+            outputs = engine.generate(tokens=40)
+            assert cached(outputs) == found
+            drafted, accepted = engine.do("drafted")
+            assert accepted > 0.9 * drafted > 0
+            until_stored(engine, tokens=40)
 
 
 def test_a_configuration_file_edited_in_place_finds_nothing(start, filled, model, tmp_path):

@@ -13,13 +13,15 @@ from vllm.v1.kv_offload.base import (CanonicalKVCacheRef, CanonicalKVCaches, Can
 from vllm.v1.kv_offload.config import OffloadingCacheConfig, OffloadingConfig, OffloadingGroupConfig, OffloadingModelConfig, OffloadingParallelConfig
 from vllm.v1.kv_offload.factory import OffloadingSpecFactory
 
-import hicache
+import hicache.vllm
 from hicache import vllm_identity
+from hicache._plugin import changed_calls
 from hicache.identity import names_of
-from hicache.vllm import HicacheOffloadingSpec, Manager, Pages, Worker, _Group
+from hicache.vllm import HicacheConnector, HicacheOffloadingSpec, Manager, Pages, Worker, _Group
 from hicache.vllm_tier import HicacheTier
 
 BLOCKS, BLOCKS_PER_CHUNK, PIECE = 16, 2, 4096
+TOLD = {"groups": [], "prefix_groups": [0], "has_state": False}
 
 
 def key(chunk, group=0):
@@ -120,6 +122,12 @@ def test_chunks_that_lack_a_block_are_not_stored(store, where):
     assert mine.take_failed() == {"request"} and not mine.take_failed()
 
 
+def test_a_chunk_that_is_stored_once_more_is_not_its_own_parent(store):
+    mine = worker(store, Blocks(8))
+    mine.submit_store(1, GPULoadStoreSpec([0, 1], [2, 0], [0, 0]), Pages("request", [key(0)], store.namespace, {0: key(0)}))
+    assert finish(1, mine) == 2 * 2 * PIECE
+
+
 def test_ranks_do_not_mix_and_pages_without_a_name_are_not_copied(store):
     mine = worker(store, Blocks(4))
     mine.submit_store(1, GPULoadStoreSpec([1, 2], [2, 0], [0, 0]), pages(store, key(0)))
@@ -180,6 +188,18 @@ def test_a_hit_is_a_chunk_that_all_ranks_have_and_that_is_pinned(node, store):
     manager.shutdown()
 
 
+def test_prompts_that_are_shorter_than_a_chunk_are_told_of_once(store, monkeypatch):
+    said = []
+    monkeypatch.setattr(hicache.vllm.logger, "warning", lambda text, *values: said.append(text % values))
+    manager = Manager(One(store), [_Group(0, 64, 32, True), _Group(1, 128, 32, False)], 1, False)
+    looked_up(manager, Asked(2))
+    assert not said
+    for _ in range(2):
+        assert looked_up(manager, Asked(1))[1] == [False]
+    assert said == ["hicache: a prompt of 64 tokens is shorter than a chunk of 128: nothing of it is kept, nor of others as short"]
+    manager.shutdown()
+
+
 def test_without_a_node_there_are_no_hits_and_no_events(tmp_path):
     manager = Manager(One(hicache.Store(tmp_path / "nobody", "namespace")), [_Group(0, 64, 32, True)], 1, True)
     context, hits = looked_up(manager, Asked(2))
@@ -194,10 +214,15 @@ def test_what_would_give_wrong_pages_or_end_the_engine_is_refused(store, tmp_pat
     with pytest.raises(hicache.InvalidArgument, match='expected "kv_connector": "HicacheConnector"'):
         OffloadingSpecFactory.create_spec(config({"socket": "/nobody"}))
     with pytest.raises(hicache.InvalidArgument, match='"socket": expected the path'):
-        HicacheOffloadingSpec(config({"hicache": {"groups": [], "prefix_groups": [0]}}))
+        HicacheOffloadingSpec(config({"hicache": TOLD}))
     for key_, near in (("tenat", "tenant"), ("name_space", "namespace"), ("blocks_per_chunks", "blocks_per_chunk")):
         with pytest.raises(hicache.InvalidArgument, match=f'"{key_}" is not known; did you mean "{near}"'):
-            HicacheOffloadingSpec(config({"hicache": {"groups": [], "prefix_groups": [0]}, "socket": "/nobody", key_: "x"}))
+            HicacheOffloadingSpec(config({"hicache": TOLD, "socket": "/nobody", key_: "x"}))
+    loads_in_a_step = types.SimpleNamespace(kv_transfer_config=types.SimpleNamespace(kv_connector_extra_config={"sync_load_budget_bytes": 1}))
+    with pytest.raises(hicache.InvalidArgument, match='"sync_load_budget_bytes": vLLM takes no failure of such a load'):
+        HicacheConnector(loads_in_a_step, None, None)
+    with pytest.raises(hicache.InvalidArgument, match=f'"blocks_per_chunk": {BLOCKS_PER_CHUNK}: vLLM has the recurrent state'):
+        HicacheOffloadingSpec(config({"hicache": {**TOLD, "has_state": True}, "socket": "/nobody"}))
     with pytest.raises(hicache.Error, match="the engine's blocks are on meta, and HicacheConnector copies blocks in host memory alone"):
         worker(store, Blocks(1, "meta"))
     spec = types.SimpleNamespace(config=config({}), kv_events_config=types.SimpleNamespace(enable_kv_cache_events=False))
@@ -219,9 +244,14 @@ def test_parts_of_vllms_configuration_that_are_not_looked_at_are_named():
     others = {"scheduler_config", "device_config", "offload_config", "aux_output_config", "engram_config", "mamba_config", "kernel_config", "watermark_config",
               "diffusion_config", "structured_outputs_config", "observability_config", "logging_config", "quant_config", "compilation_config", "profiler_config",
               "kv_transfer_config", "kv_events_config", "ec_transfer_config", "ec_manager_config", "reasoning_config", "additional_config", "instance_id",
-              "optimization_level", "performance_mode", "weight_transfer_config", "shutdown_timeout"}
-    assert set(names_of(VllmConfig)) == looked_at | others
+              "optimization_level", "performance_mode", "weight_transfer_config", "shutdown_timeout", "watchdog_config"}
+    assert not set(names_of(VllmConfig)) - looked_at - others and not looked_at - set(names_of(VllmConfig))
 
 
 def test_the_seams_are_those_that_were_tried():
     assert vllm_identity.changed_seams() == []
+
+
+@pytest.mark.parametrize("part", [Manager, Worker, HicacheConnector, HicacheOffloadingSpec, HicacheTier], ids=lambda part: part.__name__)
+def test_what_vllm_calls_takes_what_vllm_gives(part):
+    assert changed_calls(part) == []

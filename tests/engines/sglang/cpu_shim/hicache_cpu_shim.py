@@ -7,6 +7,7 @@ streams and events that HiCache names, host memory that is registered with the d
 from __future__ import annotations
 
 import contextlib
+import functools
 
 import torch
 
@@ -73,9 +74,14 @@ def _from_pages(src_ptrs, dst_ptrs, src_indices, dst_indices, layer_id, page_siz
         target[dst_indices] = source[pages, layer_id].flatten(0, 1)
 
 
+def _unpinned(make, *what, pin_memory=False, **how):
+    return make(*what, **how)
+
+
 def activate():
-    make_tensor = torch.tensor
-    torch.tensor = lambda *what, pin_memory=False, **how: make_tensor(*what, **how)
+    for name in ("tensor", "zeros", "empty"):
+        setattr(torch, name, functools.partial(_unpinned, getattr(torch, name)))
+    torch.Tensor.pin_memory = lambda tensor, *_: tensor
     torch.cpu.Event, torch.cpu.Stream = _Event, _Stream
     torch.cpu.stream = lambda stream: stream or _Stream()
     torch.cpu.current_stream = lambda *_, **__: _Stream()
@@ -86,10 +92,5 @@ def activate():
     mha.transfer_kv_direct = _by_rows
     mha.transfer_kv_all_layer_direct_lf_pf = _to_pages
     mha.transfer_kv_per_layer_direct_pf_lf = _from_pages
-    allocate = base.HostKVCache._allocate_host_buffer
-
-    def allocate_unpinned(pool):
-        pool.pin_memory = False
-        return allocate(pool)
-
-    base.HostKVCache._allocate_host_buffer = allocate_unpinned
+    # Whatever a pool is told.
+    base.HostKVCache.pin_memory = property(lambda _: False, lambda *_: None)
