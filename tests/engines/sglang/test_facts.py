@@ -22,6 +22,8 @@ from sglang.srt.server_args import ServerArgs  # noqa: E402
 from hicache import sglang_identity  # noqa: E402
 from hicache.identity import Identity, canonical  # noqa: E402
 
+pytestmark = pytest.mark.short
+
 LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 32, "long_factor": [4.0] * 32, "original_max_position_embeddings": 2048}
 
 

@@ -17,6 +17,8 @@ from vllm.v1.core import kv_cache_utils
 from hicache import vllm_identity
 from hicache.identity import Identity, canonical, defaults_of
 
+pytestmark = pytest.mark.short
+
 LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 32, "long_factor": [4.0] * 32, "original_max_position_embeddings": 2048}
 
 
