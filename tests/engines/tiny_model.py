@@ -5,6 +5,7 @@ downloaded from nowhere. With --sliding-window four of its six layers see 128 to
 """
 
 import pathlib
+import shutil
 import sys
 
 import torch
@@ -86,6 +87,34 @@ def replace_a_tensor(folder, name="model.safetensors"):
         bytes_[1::2] = bytes(byte ^ 0x80 for byte in bytes_[1::2])
         weights.write(bytes_)
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+#: A model's positions that are counted otherwise beyond 2048.
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 32, "long_factor": [4.0] * 32, "original_max_position_embeddings": 2048}
+
+
+def changed(model, folder, file="config.json", **values):
+    """A copy of a model with other values in one of its files."""
+    import json
+
+    path = pathlib.Path(shutil.copytree(model, folder)) / file
+    path.write_text(json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **values}))
+    return str(folder)
+
+
+def hub_at(folder, model, monkeypatch):
+    """A hub's cache with two commits of `some/model`, of which the first has a model's weights: each with its folder, while the branch is there."""
+    own = folder / "models--some--model"
+    snapshots = {letter * 40: own / "snapshots" / (letter * 40) for letter in "ab"}
+    for snapshot in snapshots.values():
+        shutil.copytree(model, snapshot)
+    replace_a_tensor(snapshots["b" * 40])
+    (own / "refs").mkdir()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for commit, snapshot in snapshots.items():
+        (own / "refs" / "main").write_text(commit)
+        yield commit, str(snapshot)
 
 
 if __name__ == "__main__":

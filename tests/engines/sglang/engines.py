@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 
 HERE = pathlib.Path(__file__).parent
-#: Releases before have no linkers of others.
+#: Releases before have no linkers of others, and inject no faults.
 HAS_LINKERS = tuple(map(int, re.findall(r"\d+", importlib.metadata.version("sglang"))[:3])) >= (0, 5, 23)
 MODEL = os.environ["HICACHE_ENGINE_MODEL"]
 #: Tokens of a page, and of an answer.

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from engines import ENGINE, HERE, MODEL
-from tiny_model import replace_a_tensor
+from tiny_model import LONGROPE, changed, hub_at, replace_a_tensor
 
 sys.path.insert(0, str(HERE / "cpu_shim"))
 import hicache_cpu_shim  # noqa: E402
@@ -23,8 +23,6 @@ from hicache import sglang_identity  # noqa: E402
 from hicache.identity import Identity, canonical  # noqa: E402
 
 pytestmark = pytest.mark.short
-
-LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 32, "long_factor": [4.0] * 32, "original_max_position_embeddings": 2048}
 
 
 def name(with_draft=False, **options):
@@ -40,15 +38,6 @@ def name(with_draft=False, **options):
     assert identity.wait(60)
     assert "private" not in canonical(identity.facts), identity.facts
     return identity.namespace
-
-
-def changed(folder, file="config.json", **values):
-    """A copy of the model with other values in one of its files."""
-    if not folder.exists():
-        shutil.copytree(MODEL, folder)
-    path = folder / file
-    path.write_text(json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **values}))
-    return str(folder)
 
 
 @pytest.mark.parametrize("options", [
@@ -87,7 +76,7 @@ def test_scales_are_known_by_content(tmp_path):
 
 
 def test_a_longer_context_counts_where_it_chooses_other_factors(tmp_path):
-    longrope = changed(tmp_path / "m", rope_parameters=LONGROPE)
+    longrope = changed(MODEL, tmp_path / "m", rope_parameters=LONGROPE)
     assert name(model_path=longrope, context_length=2048) != name(model_path=longrope, context_length=4096)
 
 
@@ -108,24 +97,14 @@ def test_a_path_is_what_is_there(tmp_path, monkeypatch):
         (tmp_path / folder / "m").symlink_to(of)
         monkeypatch.chdir(tmp_path / folder)
         assert name(model_path="m") == name(model_path=str(of))
-    assert name(model_path=changed(tmp_path / "edited", rms_norm_eps=1e-3)) != name()
+    assert name(model_path=changed(MODEL, tmp_path / "edited", rms_norm_eps=1e-3)) != name()
 
 
 def test_a_hubs_branch_is_the_commit_that_was_loaded(tmp_path, monkeypatch):
-    snapshots = tmp_path / "models--some--model" / "snapshots"
-    commits = ["a" * 40, "b" * 40]
-    for commit in commits:
-        shutil.copytree(MODEL, snapshots / commit)
-    replace_a_tensor(snapshots / commits[1])
-    refs = tmp_path / "models--some--model" / "refs"
-    refs.mkdir()
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     names = []
-    for commit in commits:
-        (refs / "main").write_text(commit)
+    for commit, snapshot in hub_at(tmp_path, MODEL, monkeypatch):
         names.append(name(model_path="some/model"))
-        assert names[-1] == name(model_path=str(snapshots / commit)) == name(model_path="some/model", revision=commit)
+        assert names[-1] == name(model_path=snapshot) == name(model_path="some/model", revision=commit)
     assert names[0] == name() != names[1]
 
 

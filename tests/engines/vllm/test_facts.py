@@ -1,6 +1,5 @@
 """What a page's name says, by vLLM's own configuration objects: also for what a CPU does not run. No engine, no node."""
 
-import json
 import logging
 import os
 import shutil
@@ -9,7 +8,7 @@ import types
 
 import pytest
 from conftest import MODEL
-from tiny_model import replace_a_tensor
+from tiny_model import LONGROPE, changed, hub_at, replace_a_tensor
 from vllm.config import LoRAConfig, MultiModalConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.core import kv_cache_utils
@@ -18,8 +17,6 @@ from hicache import vllm_identity
 from hicache.identity import Identity, canonical, defaults_of
 
 pytestmark = pytest.mark.short
-
-LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 32, "long_factor": [4.0] * 32, "original_max_position_embeddings": 2048}
 
 
 def facts_of(**options):
@@ -33,15 +30,6 @@ def name(**options):
     assert identity.wait(60)
     assert "private" not in canonical(identity.facts), identity.facts
     return identity.namespace
-
-
-def changed(folder, file="config.json", **values):
-    """A copy of the model with other values in one of its files."""
-    if not folder.exists():
-        shutil.copytree(MODEL, folder)
-    path = folder / file
-    path.write_text(json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **values}))
-    return str(folder)
 
 
 @pytest.mark.parametrize("options", [
@@ -73,9 +61,9 @@ def test_the_type_of_kv_is_the_logical_one(one, other, are_same):
 
 
 def test_a_longer_context_counts_where_it_chooses_other_factors(tmp_path):
-    longrope = changed(tmp_path / "m", rope_parameters=LONGROPE)
+    longrope = changed(MODEL, tmp_path / "m", rope_parameters=LONGROPE)
     assert name(model=longrope, max_model_len=2048) == name(model=longrope, max_model_len=1024) != name(model=longrope, max_model_len=4096)
-    dynamic = changed(tmp_path / "d", rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0})
+    dynamic = changed(MODEL, tmp_path / "d", rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0})
     assert name(model=dynamic, max_model_len=2048) != name(model=dynamic, max_model_len=4096)
 
 
@@ -103,26 +91,16 @@ def test_a_path_is_what_is_there(tmp_path, monkeypatch):
         if i:
             replace_a_tensor(folder, "extra.safetensors")
     assert name(model=str(shards[0])) != name(model=str(shards[1]))
-    processors = [changed(tmp_path / f"processor{i}", "processor_config.json", size=i) for i in range(2)]
+    processors = [changed(MODEL, tmp_path / f"processor{i}", "processor_config.json", size=i) for i in range(2)]
     assert name(model=processors[0]) != name(model=processors[1])
-    assert name(model=changed(tmp_path / "edited", rms_norm_eps=1e-3)) != name()
+    assert name(model=changed(MODEL, tmp_path / "edited", rms_norm_eps=1e-3)) != name()
 
 
 def test_a_hubs_branch_is_the_commit_that_was_loaded(tmp_path, monkeypatch):
-    snapshots = tmp_path / "models--some--model" / "snapshots"
-    commits = ["a" * 40, "b" * 40]
-    for commit in commits:
-        shutil.copytree(MODEL, snapshots / commit)
-    replace_a_tensor(snapshots / commits[1])
-    refs = tmp_path / "models--some--model" / "refs"
-    refs.mkdir()
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     names = []
-    for commit in commits:
-        (refs / "main").write_text(commit)
+    for commit, snapshot in hub_at(tmp_path, MODEL, monkeypatch):
         names.append(name(model="some/model"))
-        assert names[-1] == name(model=str(snapshots / commit)) == name(model="some/model", revision=commit)
+        assert names[-1] == name(model=snapshot) == name(model="some/model", revision=commit)
     assert names[0] == name() != names[1]
 
 

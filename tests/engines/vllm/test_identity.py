@@ -1,6 +1,5 @@
 """Whose pages are whose: engines that differ in one thing, at one node. What an engine does not find it computes, and so answers right."""
 
-import json
 import pathlib
 import shutil
 
@@ -8,7 +7,7 @@ import pytest
 from conftest import CACHED, MODEL, PROMPTS, Engine, cached, same, transfer, until
 from node_fixtures import settled
 from test_tier import transfer as tier_transfer
-from tiny_model import replace_a_tensor, write_adapter
+from tiny_model import LONGROPE, changed, replace_a_tensor, write_adapter
 
 import hicache
 
@@ -83,19 +82,15 @@ def test_another_configuration_finds_nothing(start, filled, options):
 
 
 def test_a_longer_context_that_takes_other_factors_finds_nothing(start, model, tmp_path):
-    longrope = shutil.copytree(MODEL, tmp_path / "longrope")
-    config = json.loads((longrope / "config.json").read_text())
-    config["rope_parameters"] = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 32, "long_factor": [4.0] * 32,
-                                 "original_max_position_embeddings": 2048}
-    (longrope / "config.json").write_text(json.dumps(config))
-    with start(model=str(longrope), max_model_len=2048) as engine:
+    longrope = changed(MODEL, tmp_path / "longrope", rope_parameters=LONGROPE)
+    with start(model=longrope, max_model_len=2048) as engine:
         answers = engine.generate()
         assert cached(answers) == NONE
         until_stored(engine)
-    with start(model=str(longrope), max_model_len=4096) as engine:
+    with start(model=longrope, max_model_len=4096) as engine:
         outputs = engine.generate()
         assert cached(outputs) == NONE and outputs[0]["tokens"] != answers[0]["tokens"]
-    with start(model=str(longrope), max_model_len=2016) as engine:
+    with start(model=longrope, max_model_len=2016) as engine:
         outputs = engine.generate()
         assert cached(outputs) == CACHED and same(outputs, answers)
 
